@@ -19,9 +19,8 @@ from rope_xp.arrays import checks
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import missing_package, public, wrong_type, wrong_value
 from rope_xp.frequencies import LongRopeScaling
-from rope_xp.identification.maps import frequencies_of
-from rope_xp.identification.phases import COARSE_BITS
-from rope_xp.identification.rules import rounded_to
+from rope_xp.identification.behaviour import frequencies_of
+from rope_xp.identification.precision import COARSE_BITS, rounded_to
 from rope_xp.provenance import with_provenance
 from rope_xp.spectrum import is_scaled, lengths_of
 from rope_xp.types import Values

@@ -1,59 +1,84 @@
 """What a checkpoint is, concluded from its headers."""
 
+import struct
+from math import exp, inf, log
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from rope_xp.checkpoints.buffers import Buffer, read_frequencies
-from rope_xp.checkpoints.contents import Contents, contents_of
+from rope_xp.checkpoints.contents import Contents, Tensor, contents_of
 from rope_xp.checkpoints.projections import (
     GGUF,
     HUGGING_FACE,
     MEGATRON,
     META,
     MLX,
+    Conclusion,
     Group,
     is_of_other_part,
     main_group,
     mark_of_mlx,
+    sizes_of,
 )
-from rope_xp.checkpoints.widths import Conclusion, widths_of
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.from_config import from_config
 from rope_xp.configs.parts import part_of
+from rope_xp.configs.readers.files import opened
 from rope_xp.configs.writers.gguf_architectures import NOT_ROTARY, gguf_layout
 from rope_xp.embedding import RotaryEmbedding
-from rope_xp.types import Config, Values
+from rope_xp.types import Config, Embedding, Values
 
 MAX_BUFFERS = 512
+MAX_PAIRS = 2**14
+# By dtype: the format of `struct`, and the error of a frequency, relative and absolute. A float32 frequency is the
+# power of a rounded exponent, and is wrong by at most 32 units in the last place. Small float16 numbers are subnormal.
+DTYPES = {
+    "F64": ("d", 2.0**-19, 0.0),
+    "F32": ("f", 2.0**-19, 0.0),
+    "F16": ("e", 2.0**-10, 2.0**-25),
+    "BF16": ("f", 2.0**-8, 0.0),
+}
+
+
+class Buffer(NamedTuple):
+    inv_freq: tuple[float, ...]  # in radians per token
+    relative: float  # the error of its dtype
+    absolute: float
+    base: float | None  # from which these frequencies follow
+
+    def first_difference(self, expected: tuple[float, ...]) -> int | None:
+        """The first pair whose frequency differs by more than the error, or the end of the shorter one, or None."""
+        for pair, (found, wanted) in enumerate(zip(self.inv_freq, expected)):
+            if abs(found - wanted) > self.relative * wanted + self.absolute:
+                return pair
+        lengths = len(self.inv_freq), len(expected)
+        return None if lengths[0] == lengths[1] else min(lengths)
 
 
 def findings(path: str) -> Values:
-    """The fields of a `Checkpoint`."""
     contents = contents_of(Path(path))
     mlx = mark_of_mlx(contents.metadata, contents.tensors)
     group = main_group(contents.tensors, bool(mlx))
     format_, why = _format(contents, group, mlx)
     embedding, layout_of_config, not_read = _embedding(contents, format_)
     layout, why_layout = _layout(contents, format_, layout_of_config)
-    widths, sizes, warnings = widths_of(contents, group, None if embedding is None else embedding.head_dim)
+    sizes, from_what, warnings = sizes_of(contents, group, None if embedding is None else embedding.head_dim)
     buffer, about_buffer, contradictions = _buffer(contents, embedding)
     first = [(f"format: {format_ or 'cannot tell'}", why), (f"layout: {layout or 'cannot tell'}", why_layout)]
     return {
         "path": str(contents.path),
         "format": format_,
         "layout": layout,
-        **widths._asdict(),
+        **sizes,
         "embedding": embedding,
         "inv_freq": None if buffer is None else buffer.inv_freq,
         "inv_freq_base": None if buffer is None else buffer.base,
         "inv_freq_agrees": None if buffer is None or embedding is None else not contradictions,
-        "conclusions": (*first, *sizes, *not_read, *about_buffer),
+        "conclusions": (*first, *from_what, *not_read, *about_buffer),
         "warnings": (*contents.warnings, *warnings, *contradictions),
     }
 
 
 def _format(contents: Contents, group: Group, mlx: str) -> tuple[str | None, str]:
-    """Whose format a checkpoint has, and what shows it."""
     if contents.container == GGUF:
         return GGUF, "the file begins with b'GGUF'"
     if not group.format:
@@ -135,7 +160,7 @@ def _buffer(contents: Contents, embedding: RotaryEmbedding | None) -> tuple[Buff
         for name, tensor in contents.tensors.items()
         if tensor is not None and name.endswith(("inv_freq", "rope.freqs")) and not is_of_other_part(name)
     }
-    found = {name: read_frequencies(tensor) for name, tensor in list(tensors.items())[:MAX_BUFFERS]}
+    found = {name: _frequencies(tensor) for name, tensor in list(tensors.items())[:MAX_BUFFERS]}
     read = {name: each for name, each in found.items() if each is not None}
     if not read:
         return None, [], [f"{_shown(name)} is not a row of frequencies." for name in list(found)[:1]]
@@ -152,12 +177,46 @@ def _buffer(contents: Contents, embedding: RotaryEmbedding | None) -> tuple[Buff
     return first, conclusions, warnings
 
 
+def _frequencies(tensor: Tensor) -> Buffer | None:
+    """The frequencies in a buffer; None if it has another shape or dtype, or values that are not positive."""
+    if len(tensor.shape) != 1 or not 1 <= tensor.shape[0] <= MAX_PAIRS or tensor.dtype not in DTYPES:
+        return None
+    code, relative, absolute = DTYPES[tensor.dtype]
+    with opened(tensor.path) as file:
+        file.seek(tensor.start)
+        data = file.read(tensor.length)
+    if tensor.dtype == "BF16":  # the upper half of a float32
+        data = b"".join(b"\0\0" + data[at : at + 2] for at in range(0, len(data), 2))
+    values = struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data)
+    if len(values) != tensor.shape[0] or not all(0.0 <= value < inf for value in values) or values[0] == 0.0:
+        return None
+    return Buffer(values, relative, absolute, _base(values, relative, absolute))
+
+
+def _base(values: tuple[float, ...], relative: float, absolute: float) -> float | None:
+    """The base with the fewest digits whose powers are these frequencies, or None."""
+    pairs, last = len(values), values[-1]
+    if pairs < 2 or not 0.0 < last < 1.0:
+        return None
+    found = [(pair, -log(value)) for pair, value in enumerate(values) if pair and value > 64 * absolute]
+    weight = sum(pair * pair for pair, _ in found)
+    if not weight:
+        return None
+    fitted = exp(min(pairs * sum(pair * minus_log for pair, minus_log in found) / weight, 700.0))  # least squares
+    for digits in range(7):
+        base = float(f"{fitted:.{digits}e}")
+        expected = tuple(base ** (-pair / pairs) for pair in range(pairs))
+        if Buffer(values, relative, absolute, None).first_difference(expected) is None:
+            return base
+    return None
+
+
 def _words_of(base: float | None) -> str:
     return "no unscaled base" if base is None else f"the base {base:,.10g}"
 
 
-def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: RotaryEmbedding) -> list[str]:
-    expected: Any = embedding.inv_freq
+def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: Embedding) -> list[str]:
+    expected = embedding.inv_freq
     if not all(isinstance(each, float) for each in expected):
         return []  # an axis or a head has frequencies of its own
     pair = buffer.first_difference(expected)

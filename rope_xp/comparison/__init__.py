@@ -1,8 +1,10 @@
 """`compare` and `assert_same`: whether two rotary embeddings agree, and why not."""
 
+from typing import Any
+
 from rope_xp.comparison.report import Comparison
 from rope_xp.errors import public
-from rope_xp.types import Config
+from rope_xp.types import Config, Values
 
 __all__ = ["Comparison", "assert_same", "compare"]
 
@@ -94,7 +96,8 @@ def compare(
     At position 4,095, 48 % of attention moves to other tokens
     Likely cause: base (a: 10,000; b: 500,000).
     """
-    return _comparison(("a", "b"), a, b, head_dim, context, tolerance, shape, like, positions_ignored, options)
+    call = {"shape": shape, "like": like}
+    return _comparison({"a": a, "b": b}, options, head_dim, context, tolerance, positions_ignored, call)
 
 
 @public("assert_same")
@@ -140,29 +143,18 @@ def assert_same(
     ...
     AssertionError: assert_same: the function rotate must agree with ... Likely cause: layout ...
     """
-    names = ("fn", "rope")
-    report = _comparison(names, fn, rope, head_dim, context, tolerance, shape, like, positions_ignored, options)
+    given, call = {"fn": fn, "rope": rope}, {"shape": shape, "like": like}
+    report = _comparison(given, options, head_dim, context, tolerance, positions_ignored, call)
     if not report.same:
         words = " ".join([report.summary, *report.advice])
         raise AssertionError(f"assert_same: {report.a} must agree with {report.b}; got: {words}")
 
 
-def _comparison(
-    names: tuple[str, str],
-    a: object,
-    b: object,
-    head_dim: object,
-    context: object,
-    tolerance: object,
-    shape: object,
-    like: object,
-    positions_ignored: object,
-    options: object,
-) -> Comparison:
+def _comparison(given: Values, of_config: object, *options: Any) -> Comparison:
+    """The comparison of the two arguments that were given, by their names."""
     from rope_xp.comparison.comparison import choice_of, choices_of, comparison, options_of, subject_of
 
-    choice = choice_of(options)
-    checked = options_of(head_dim, context, tolerance, positions_ignored, {"shape": shape, "like": like})
-    choices = choices_of(choice, a, b)
-    first, second = (subject_of(*each) for each in zip(names, (a, b), choices))
+    choice, checked = choice_of(of_config), options_of(*options)
+    choices = choices_of(choice, *given.values())
+    first, second = (subject_of(*each, choice) for each, choice in zip(given.items(), choices))
     return comparison(first, second, checked)

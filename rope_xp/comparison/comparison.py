@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp.arrays import checks
-from rope_xp.comparison.attention import attention_moved
-from rope_xp.comparison.behaviour import BY_CAUSE, PROPERTIES, differ, explaining
+from rope_xp.comparison.causes import BY_CAUSE, PROPERTIES, differ, explaining
 from rope_xp.comparison.describe import (
     SEARCHED_INDEX,
     Finding,
@@ -24,17 +23,17 @@ from rope_xp.comparison.describe import (
     matrices_of,
     sample_of,
 )
-from rope_xp.comparison.first_position import change_at, first_beyond
+from rope_xp.comparison.measures import attention_moved, change_at, first_beyond
 from rope_xp.comparison.report import Comparison, Difference, number
 from rope_xp.configs.from_config import from_config
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.identification.maps import Behaviour, Map, directions_of
-from rope_xp.identification.phases import COARSE_BITS
-from rope_xp.identification.probe import Probe
+from rope_xp.identification.behaviour import Behaviour, Map, directions_of
+from rope_xp.identification.precision import COARSE_BITS
+from rope_xp.identification.probe import Function, Probe
 from rope_xp.reports import short_repr
 from rope_xp.spectrum import lengths_of
-from rope_xp.types import Config, Values
+from rope_xp.types import Config, Embedding, Values
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
 TOLERANCE = 1e-3
@@ -68,7 +67,6 @@ class Options(NamedTuple):
 
 
 def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: Values) -> Options:
-    """Checked arguments."""
     if head_dim is not None:
         head_dim = checks.even_size("head_dim", head_dim)
     if context is not None and not 1 <= checks.count("context", context) <= 2**31:
@@ -94,7 +92,7 @@ def choice_of(options: object) -> Values:
 
 
 def choices_of(choice: Config, a: object, b: object) -> tuple[Values, Values]:
-    """The arguments of `from_config` for each of the two. The flags of an engine are those of the second config."""
+    """The arguments for each of the two. The flags of an engine are those of the second config."""
     plain = {name: value for name, value in choice.items() if name != "flags"}
     if choice.get("flags") is None:
         return plain, plain
@@ -132,17 +130,15 @@ def subject_of(name: str, given: object, choice: Config) -> Subject:
 
 
 def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
-    """The report on two subjects."""
     context = options.context or _context(a, b)
     reference = b.rope if a.fn is not None or (a.rope is not None and a.rope.base is None) else a.rope
     head_dim = _head_dim(a, b, reference, options)
-    axes = 1 if reference is None else reference.axes
     both: list[Finding] = []
     for each in (b, a):  # of two functions, what the second computes is what the first should compute
         if each.fn is None:
             found = finding_of_value(each.rope, reference)
         else:
-            probe = _probe(each, reference, head_dim, axes, options)
+            probe = _probe(each.fn, reference, head_dim, options)
             found = finding_of_function(probe, reference, context, options.positions_ignored)
             reference = reference or (found.behaviour and found.behaviour.rope)
         both.insert(0, found)
@@ -160,17 +156,15 @@ def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
     return replace(report, problems=tuple(problems), sample=sample_of(both, context), remarks=remarks)
 
 
-def _probe(each: Subject, reference: RotaryEmbedding | None, head_dim: int, axes: int, options: Options) -> Probe:
+def _probe(fn: Function, reference: Embedding | None, head_dim: int, options: Options) -> Probe:
     if reference is not None and reference.heads is not None:
         raise wrong_value(
             f"a function must be compared with a value whose heads are alike; got heads={reference.heads}"
         )
-    fn: Any = each.fn
-    return Probe(fn, head_dim, axes=axes, **options.call)
+    return Probe(fn, head_dim, axes=1 if reference is None else reference.axes, **options.call)
 
 
-def _head_dim(a: Subject, b: Subject, reference: RotaryEmbedding | None, options: Options) -> int:
-    """The width of a head."""
+def _head_dim(a: Subject, b: Subject, reference: Embedding | None, options: Options) -> int:
     given = options.head_dim
     if reference is None:
         if given is None and (a.fn is not None or b.fn is not None):
@@ -189,7 +183,6 @@ def _context(a: Subject, b: Subject) -> int:
 
 
 def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Values) -> Comparison:
-    """The report on two behaviours."""
     of_calls = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
     causes = _structural_causes(one, other)
     if causes is not None:
@@ -285,15 +278,14 @@ def _advice(cause: str) -> str:
 
 
 def _text(cause: str, each: Behaviour) -> str:
-    """What a cause is in one of the two."""
-    if cause == "rotation":
-        return "rotated" if each.rotates else "not rotated"
     if cause == "softmax scale":
         return number(_softmax_scale(each))
-    return BY_CAUSE[cause].text(each)
+    if cause == "rotation" or each.rope is None:
+        return "rotated" if each.rotates else "not rotated"
+    return BY_CAUSE[cause].text(each, each.rope)
 
 
-def _unexplained(both: list[Finding], head_dim: int, directions: object, fixed: Values) -> Comparison:
+def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | None, fixed: Values) -> Comparison:
     """The report on functions that no behaviour reproduces. Positions are those of `TRIED`."""
     causes = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
     has_results = all(each.behaviour is not None or each.is_regular for each in both)
@@ -304,8 +296,9 @@ def _unexplained(both: list[Finding], head_dim: int, directions: object, fixed: 
         context = min(context, SEARCHED_INDEX) if any(each.is_counting for each in both) else context
         positions = np.union1d(TRIED[context > TRIED], [] if unlike is None else [unlike]).astype(int)
         matrices = [matrices_of(each, positions, head_dim, directions) for each in both]
-        if all(each is not None for each in matrices):
-            changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1)).max(axis=1)
+        a, b = matrices
+        if a is not None and b is not None:
+            changes = np.linalg.norm(a - b, ord=2, axis=(-2, -1)).max(axis=1)
             first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
             is_same = set(causes) <= {"unknown"} and unlike is None and float(changes.max()) <= tolerance
             is_same = is_same and both[0].rotates == both[1].rotates and all(each.is_one for each in both)

@@ -1,26 +1,33 @@
 """What one of the two does, as a value: that of a value itself, or that of a function, which is called."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from rope_xp.comparison.report import number
-from rope_xp.embedding import RotaryEmbedding
-from rope_xp.identification.irregular import ALL_TRIED, first_unlike, irregularity, longest_call, rows_at, tried
-from rope_xp.identification.maps import Behaviour, behaviour_of, directions_of, frequencies_of
-from rope_xp.identification.phases import COARSE_BITS, precision_of_errors
-from rope_xp.identification.probe import LONGEST_INDEX, Probe, noise
-from rope_xp.identification.search import Search
+from rope_xp.identification.behaviour import Behaviour, Complex, behaviour_of, directions_of, frequencies_of
+from rope_xp.identification.precision import COARSE_BITS, noise, precision_of
+from rope_xp.identification.probe import (
+    ALL_TRIED,
+    LONGEST_INDEX,
+    Function,
+    Probe,
+    along,
+    irregularity,
+    longest_call,
+    parts,
+    rows_at,
+    tried,
+)
+from rope_xp.identification.search import LONGEST, Search, first_unlike
 from rope_xp.identification.values import nearest
+from rope_xp.types import Embedding
 
 # Results with greater rounding say little about the precision of phases: their own noise is as large.
 COARSE = 2.0**-12
-# A function is called at positions below the context, and below this, to find out what it computes. Calls beyond the
-# context could change what a function that keeps tables does below it.
-LONGEST = 2**20 + 1
 # The most positions whose phases are measured to find out how they are rounded.
 MOST_ROUNDED = 2**13
 # Greater phases are infinite in float16.
@@ -33,8 +40,8 @@ class Subject(NamedTuple):
     """One of the two: a value, or a function with an unknown value."""
 
     name: str
-    rope: RotaryEmbedding | None
-    fn: Callable[[Any, Any], Any] | None = None
+    rope: Embedding | None
+    fn: Function | None = None
     remarks: tuple[str, ...] = ()  # on the flags with which it was read
 
 
@@ -70,7 +77,7 @@ class Finding(NamedTuple):
         return self._replace(causes=causes, problems=(*self.problems, *words))
 
 
-def finding_of_value(rope: RotaryEmbedding | None, reference: RotaryEmbedding | None) -> Finding:
+def finding_of_value(rope: Embedding | None, reference: Embedding | None) -> Finding:
     """What a value does: if its frequencies are given as numbers, by the base of another one that explains them."""
     if rope is None or rope.base is not None or reference is None or reference.base is None or rope.xpos is not None:
         return Finding(behaviour_of(rope))
@@ -82,16 +89,13 @@ def finding_of_value(rope: RotaryEmbedding | None, reference: RotaryEmbedding | 
     found = nearest(reference, options, rows, np.zeros(rope.pairs), bool((rows <= 0.0).all()))
     if found is None:
         return Finding(behaviour_of(rope))
-    total: Any = rope.attention_factor
     behaviour = behaviour_of(found)
-    behaviour = behaviour._replace(factor=behaviour.factor * total / behaviour.attention_factor)
+    behaviour = behaviour._replace(factor=behaviour.factor * rope.attention_factor / behaviour.attention_factor)
     is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
     return Finding(behaviour_of(rope) if is_reference else behaviour)
 
 
-def finding_of_function(
-    probe: Probe, reference: RotaryEmbedding | None, context: int, positions_ignored: bool
-) -> Finding:
+def finding_of_function(probe: Probe, reference: Embedding | None, context: int, positions_ignored: bool) -> Finding:
     """What a function does below a context. `reference` is what it should do."""
     problems = tuple(_as_sentence(shorten(each, 240)) for each in dict.fromkeys(probe.problems))[:2]
     if probe.follows is None:
@@ -128,6 +132,7 @@ def finding_of_function(
         if y is None or np.abs(y - x).max() > 64 * probe.eps * probe.head_dim:
             return found.with_cause("rotation", "The function gives the same result at every position that was tried.")
         return found._replace(behaviour=Behaviour(None))
+    # Calls beyond the context could change what a function that keeps tables does below it.
     longest = SEARCHED_INDEX if probe.follows == "index" else min(max(length, 8), LONGEST)
     search = Search(probe, longest, reference).run()
     found = found._replace(rotates=search.report.is_rotation is not False)
@@ -157,13 +162,11 @@ def _length(probe: Probe, context: int) -> int:
 
 
 def _overflows(behaviour: Behaviour, position: int) -> bool:
-    """Whether rounded phases at a position are too large for float16."""
     is_rounded = behaviour.rope is not None and behaviour.precision in COARSE_BITS
     return is_rounded and bool((position * np.abs(behaviour.map().step) >= OVERFLOW).any())
 
 
 def _as_sentence(problem: str) -> str:
-    """A problem of a function as a sentence."""
     problem = re.sub("^it ", "the function ", problem)
     return f"{problem[:1].upper()}{problem[1:]}."
 
@@ -179,11 +182,11 @@ def _with_measured(behaviour: Behaviour, probe: Probe) -> Behaviour:
 
     directions = directions_of([behaviour.rope])
 
-    def factors(positions: Any) -> Any:
+    def factors(positions: np.ndarray) -> Complex:
         x = np.broadcast_to(row, (len(positions), probe.head_dim))
-        where = [positions] if directions is None else [np.outer(each, positions).astype(int) for each in directions]
-        results: list[Any] = [probe(x, each) for each in where]
-        if any(y is None for y in results):
+        rows = range(1 if directions is None else len(directions))
+        results = [y for row in rows if (y := probe(x, along(directions, row, positions))) is not None]
+        if len(results) < len(rows):
             return behaviour.map(directions).factors(positions)
         return np.stack([y[:, to_first] + 1j * y[:, to_second] for y in results], axis=1)
 
@@ -191,7 +194,7 @@ def _with_measured(behaviour: Behaviour, probe: Probe) -> Behaviour:
 
 
 def confirmed(
-    finding: Finding, reference: RotaryEmbedding | None, directions: object, context: int, tolerance: float
+    finding: Finding, reference: Embedding | None, directions: np.ndarray | None, context: int, tolerance: float
 ) -> Finding:
     """A finding whose behaviour also explains the function at many positions below the context."""
     behaviour, probe = finding.behaviour, finding.probe
@@ -214,7 +217,7 @@ def confirmed(
     return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
 
 
-def _in_terms_of(reference: RotaryEmbedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
+def _in_terms_of(reference: Embedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
     """A behaviour with the base and the rule of another one, which rounding may hide, and as it is."""
     if reference is not None and behaviour.rope is not None and reference.base is not None:
         try:
@@ -237,7 +240,7 @@ def _with_rounded_phases(probe: Probe, behaviour: Behaviour, context: int) -> Be
     expected, (_, _, *channels) = exact.rotated(x, positions), exact.channels
     one, other = (each[:, channels[0]] + 1j * each[:, channels[1]] for each in (y, expected))
     w, where = exact.step[0], positions + behaviour.offset
-    name = precision_of_errors(np.angle(one / other), where, w, 0.0 * w, behaviour.roundoff).name
+    name = precision_of(np.angle(one / other), where, w, 0.0 * w, behaviour.roundoff).name
     return behaviour._replace(precision=name) if name in COARSE_BITS else None
 
 
@@ -268,36 +271,39 @@ def sample_of(findings: list[Finding], context: int) -> str:
     return f"All positions below {number(ALL_TRIED)} were tried, and {number(some)} beyond, {in_calls}."
 
 
-def first_difference(findings: list[Finding], directions: Any, context: int, tolerance: float) -> int | None:
+def first_difference(
+    findings: list[Finding], directions: np.ndarray | None, context: int, tolerance: float
+) -> int | None:
     """The first of many positions below `context` at which the results of two subjects differ; None without one."""
     probe = next(each.probe for each in findings if each.probe is not None)
-    for row in range(1 if directions is None else len(directions)):
-        for positions in [np.arange(context)] if probe.follows == "index" else tried(context, probe.head_dim):
-            x = rows_at(probe.head_dim, positions)
-            one, other = (results_of(each, x, directions, positions, row) for each in findings)
-            if one is None or other is None:
-                return int(positions[0])
-            unlike = (np.abs(one - other) > tolerance).any(axis=1)
-            if unlike.any():
-                return int(positions[unlike.argmax()])
+    for direction, x, positions, _ in parts(probe, context, directions):
+        one, other = (_results_of(each, x, directions, positions, direction) for each in findings)
+        if one is None or other is None:
+            return int(positions[0])
+        unlike = np.any(np.abs(one - other) > tolerance, axis=1)
+        if unlike.any():
+            return int(positions[unlike.argmax()])
     return None
 
 
-def results_of(finding: Finding, x: Any, directions: Any, positions: Any, row: int) -> Any:
+def _results_of(
+    finding: Finding, x: np.ndarray, directions: np.ndarray | None, positions: np.ndarray, row: int
+) -> np.ndarray | None:
     """What a subject makes of rows; None if it has no results."""
     if finding.behaviour is not None:
         return finding.behaviour.map(directions).rotated(x, positions, row)
-    where = positions if directions is None else np.outer(directions[row], positions).astype(int)
-    return None if finding.probe is None else finding.probe(x, where)
+    return None if finding.probe is None else finding.probe(x, along(directions, row, positions))
 
 
-def matrices_of(finding: Finding, positions: Any, head_dim: int, directions: Any) -> Any:
+def matrices_of(
+    finding: Finding, positions: np.ndarray, head_dim: int, directions: np.ndarray | None
+) -> np.ndarray | None:
     """The matrices "positions directions head_dim head_dim" of what a subject does; None if it has no results."""
     if finding.behaviour is not None:
         return finding.behaviour.map(directions).matrices(positions, head_dim)
-    rows, shape = np.tile(np.eye(head_dim), (len(positions), 1)), (len(positions), head_dim, head_dim)
-    count = 1 if directions is None else len(directions)
-    results = [results_of(finding, rows, directions, np.repeat(positions, head_dim), row) for row in range(count)]
-    if any(y is None for y in results):
+    x, where = np.tile(np.eye(head_dim), (len(positions), 1)), np.repeat(positions, head_dim)
+    rows = range(1 if directions is None else len(directions))
+    results = [y for row in rows if (y := _results_of(finding, x, directions, where, row)) is not None]
+    if len(results) < len(rows):
         return None
-    return np.stack([y.reshape(shape).swapaxes(1, 2) for y in results], axis=1)
+    return np.stack([y.reshape(-1, head_dim, head_dim).swapaxes(1, 2) for y in results], axis=1)

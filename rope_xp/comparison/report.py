@@ -100,7 +100,6 @@ class Comparison(Report):
 
     @property
     def _measures(self) -> list[tuple[str, str, str]]:
-        """The rows about positions, if each was compared."""
         if self.largest_change is None:
             return []
         rows = [
@@ -120,7 +119,6 @@ class Comparison(Report):
         return self._summary(_both)
 
     def _summary(self, words: Callable[[Difference], str]) -> str:
-        """The result in a few sentences, with these words for each difference."""
         if self.same:
             every = "positions that were tried" if self.sample else "every position"
             agree = f"The two agree at {every} below {number(self.context)}."

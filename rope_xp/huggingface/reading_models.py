@@ -36,7 +36,8 @@ from rope_xp.huggingface.probing import (
 )
 from rope_xp.huggingface.rotary import nested_layer_types
 from rope_xp.huggingface.same_tables import is_rotary, is_rotary_class
-from rope_xp.identification.joined import identify_axes
+from rope_xp.identification.probe import Probe
+from rope_xp.identification.search import LONGEST, Search
 
 # Some layers of a model do not rotate. So many layers of one kind are tried.
 MAX_FAILURES = 5
@@ -223,12 +224,12 @@ def _of_type(pairs: list[RotaryAttention], config: PreTrainedConfig, label: str 
 def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> RotaryEmbedding:
     """The value that explains one attention."""
 
-    def fn(x: Tensor, rows: Sequence[Tensor]) -> Tensor:
-        return rotation(x, torch.stack(list(rows)))
+    def fn(x: Tensor, positions: Tensor) -> Tensor:
+        return rotation(x, positions.reshape(rotation.format.axes, -1))
 
-    options = {"shape": "seq dim", "like": torch.zeros(1)} | ({} if seq_len is None else {"seq_len": max(seq_len, 8)})
-    found = identify_axes(fn, rotation.width, rotation.format.axes, **options)
-    if found.rope is None:
+    probe = Probe(fn, rotation.width, shape="seq dim", like=torch.zeros(1), axes=rotation.format.axes)
+    found = Search(probe, LONGEST if seq_len is None else max(seq_len, 8)).run().identification()
+    if found.rope is None or found.offset:
         raise wrong_value(
             f"{rotation.name} with the tables of {rotary} must be a rotary embedding; got a function that no "
             f"value explains. {' '.join(found.reasons)}"

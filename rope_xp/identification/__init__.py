@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rope_xp.arrays import checks
-from rope_xp.errors import public, wrong_value
+from rope_xp.errors import public
 from rope_xp.identification.identification import Identification
 from rope_xp.types import Array
 
@@ -88,6 +88,4 @@ def identify(
     from rope_xp.identification.search import Search
 
     seq_len = checks.count("seq_len", seq_len)
-    if not 8 <= seq_len <= 2**31:
-        raise wrong_value(f"seq_len must be at least 8 and at most 2**31; got {seq_len}")
     return Search(Probe(fn, head_dim, shape=shape, like=like), seq_len).run().identification()

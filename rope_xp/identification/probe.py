@@ -3,17 +3,22 @@
 No other module calls a function of somebody else's.
 """
 
+import inspect
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from rope_xp.arrays import checks, libraries
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.identification.calls import AXES, ROUNDOFF, Failure, Form, Result, call
+from rope_xp.identification.precision import ROUNDOFF, noise
 from rope_xp.types import Array
 
+Function: TypeAlias = Callable[[Any, Any], Any]  # fn(x, positions)
+
+# The axes of x in calls, before those that a function does not have are left out.
+AXES = ("batch", "heads", "seq", "dim")
 # The shapes of x that are tried, in this order.
 SHAPES = ("seq dim", "seq heads dim", "heads seq dim", "batch heads seq dim", "batch seq heads dim")
 # Sizes of a trial. They differ from each other, and from `head_dim`, which is even.
@@ -31,23 +36,41 @@ FOLLOWS = ("positions", "first call", "index", "nothing")
 LONGEST_INDEX = 2**17
 # A function that rotates along a wrong axis is called with an x of two axes of this length.
 SQUARE = 64
+# All positions below it are tried before a function is said to be the same, and so many beyond it. The first part is a
+# long call; short ones are faster.
+ALL_TRIED, BEYOND = 2**15, 2**13
+NUMBERS, CHUNK = 2**21, 2**11  # of the longest call; tokens of a part
+# The most batch rows, heads and tokens of a call.
+BATCH, HEADS, LONG = 3, 33, 257
 
 
-def noise(eps: float) -> float:
-    """How far two results of the same numbers may be apart, relative to the largest, for a unit roundoff."""
-    return 8 * eps + 64 * min(eps, ROUNDOFF["float32"])
+class Failure(Exception):
+    """What a call of the function did wrong, in words."""
+
+
+class Form(NamedTuple):
+    """How a function is called: the library and dtype of `like`, the axes of x, and the axes of positions."""
+
+    like: Array
+    shape: tuple[str, ...]
+    position_axes: tuple[str, ...]
+
+
+class Result(NamedTuple):
+    """The result of a call as float64, and the dtype that it had."""
+
+    y: np.ndarray
+    dtype: str
 
 
 class Trial(NamedTuple):
-    """What a function does in one form. `follows` is None if `words` say why the results cannot be used.
-
-    With words, results follow `follows` where the other axes have one entry, but not everywhere. Without a dtype, all
-    calls failed.
-    """
+    """What a function does in one form."""
 
     form: Form
-    dtype: str = ""
+    dtype: str = ""  # without one, all calls failed
     axis: str | None = None
+    # None if `words` say why the results cannot be used. With words, results follow it where the other axes have one
+    # entry, but not everywhere.
     follows: str | None = None
     words: str = ""
 
@@ -62,19 +85,7 @@ class Trial(NamedTuple):
 class Probe:
     """A function `fn(x, positions)`, called with host arrays in the shapes and the library that it accepts.
 
-    Parameters
-    ----------
-    fn : callable
-        ``fn(x, positions)`` returns an array of the shape of `x`. It may raise anything.
-    head_dim : int
-        The number of channels, even.
-    shape : str, optional
-        The axes of `x`, such as ``"batch heads seq dim"``. By default the shapes `SHAPES` are tried.
-    like : array, optional
-        An array of the library, device and dtype to use. By default NumPy is tried, then PyTorch and JAX if they are
-        imported, in float64 and then in float32.
-    axes : int
-        The number of position axes. With more than one, `fn` gets positions "axes seq".
+    With several position `axes`, `fn` gets positions "axes seq". What it raises is kept in `problems`.
 
     Attributes
     ----------
@@ -94,33 +105,19 @@ class Probe:
         The unit roundoff of `dtype`.
     longest_index : int
         The most rows of a call, if rows follow their index.
+    widest : Form
+        The form with the most axes of x and of positions.
     problems : list of str
-        What went wrong, in plain words.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For wrong arguments. What `fn` raises is kept in `problems`.
-
-    Examples
-    --------
-    >>> def fn(x, positions):
-    ...     cos, sin = np.cos(positions)[:, None], np.sin(positions)[:, None]
-    ...     return np.concatenate((x[:, :1] * cos - x[:, 1:] * sin, x[:, 1:] * cos + x[:, :1] * sin), axis=-1)
-    >>> probe = Probe(fn, 2)
-    >>> probe.shape, probe.follows, probe.library, probe.dtype
-    ('seq dim', 'positions', 'numpy', 'float64')
-    >>> probe(np.asarray([[1.0, 0.0]]), np.asarray([0]))
-    array([[1., 0.]])
+        What went wrong, in words.
     """
 
     def __init__(
         self,
-        fn: Callable[[Any, Any], Any],
+        fn: Function,
         head_dim: int,
         *,
         shape: str | None = None,
-        like: Any = None,
+        like: Array | None = None,
         axes: int = 1,
     ):
         if not callable(fn):
@@ -144,7 +141,7 @@ class Probe:
         self._rows = len(MORE)  # of the last call, where each needs another number
         self.widest = self._widest(shapes) if self.follows == "positions" and self.axis == "seq" else best.form
 
-    def _trials(self, shapes: Sequence[str], libraries: list[Any]) -> list[Trial]:
+    def _trials(self, shapes: Sequence[str], libraries: list[Array]) -> list[Trial]:
         """Trials of libraries and shapes, until rows differ by position or index. The last ones have equal sizes."""
         forms = [
             (Form(like, tuple(shape.split()), position_axes), SIZES)
@@ -179,17 +176,15 @@ class Probe:
         return self._form
 
     def _is_meant_for(self, form: Form) -> bool:
-        """Whether results in a wider form have the lengths of rows of x, or of their results in the usual form.
-
-        A function that slices an axis which is another one in this form fails in no call, and computes nothing of use.
-        Any of the usual mistakes keeps these lengths.
-        """
+        """Whether results in a wider form have the lengths of rows of x, or of their results in the usual form."""
+        # A function that slices an axis which is another one in this form fails in no call, and computes nothing of
+        # use. Any of the usual mistakes keeps these lengths.
         sizes = tuple(SIZES[name] if name in form.shape else 1 for name in AXES[:3])
         x = np.random.default_rng(3).normal(size=(*sizes, self.head_dim))
         where = np.broadcast_to(ORDER, (sizes[0], len(ORDER)))
         rows = x.reshape(-1, self.head_dim)
         try:
-            wide = call(self.fn, form, x, self._of_axes(where)).y.reshape(rows.shape)
+            wide = _call(self.fn, form, x, self._of_axes(where)).y.reshape(rows.shape)
         except Failure:
             return False
         narrow = self(rows, np.broadcast_to(where[:, None], sizes).ravel())
@@ -207,7 +202,7 @@ class Probe:
             x = np.broadcast_to(row, (*(sizes[name] for name in AXES[:3]), self.head_dim))
             batch = sizes["batch"] if "batch" in form.shape else 1
             where = np.broadcast_to(order * stride, (batch, len(order)))
-            return call(self.fn, form, x, self._of_axes(where))
+            return _call(self.fn, form, x, self._of_axes(where))
 
         dtype = ""
         try:
@@ -245,18 +240,9 @@ class Probe:
         return positions if self.axes == 1 or positions.ndim > 2 else np.stack([positions] * self.axes)
 
     def __call__(self, x: Array, positions: Array) -> np.ndarray | None:
-        """The result for each row of `x` at its position, as float64.
+        """The result "rows head_dim" of rows of `x` at positions "rows" or "axes rows", as float64.
 
-        Parameters
-        ----------
-        x : numpy array, "rows head_dim"
-        positions : numpy array, "rows" or "axes rows"
-            Integers of at least 0. Without an axis of axes, they are those of all axes.
-
-        Returns
-        -------
-        numpy array, "rows head_dim", or None
-            None if the function failed. The last of `problems` then says why.
+        None if the function failed; the last of `problems` then says why.
         """
         x, positions = np.asarray(x, dtype=np.float64), np.asarray(positions)
         rows_given = len(x)
@@ -279,22 +265,15 @@ class Probe:
         return result[:rows_given]
 
     def together(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
-        """The result of one call with all axes that the function takes; None if it failed, as `problems` then says.
-
-        Parameters
-        ----------
-        x : numpy array, "batch heads seq dim"
-            The axes that `widest` does not have are of length 1.
-        positions : numpy array, "batch seq" or "axes batch seq"
-        """
+        """The result of one call with x "batch heads seq dim" and positions "batch seq"; None if it failed."""
+        # The axes that `widest` does not have are of length 1.
         try:
-            return call(self.fn, self.widest, x, self._of_axes(positions)).y
+            return _call(self.fn, self.widest, x, self._of_axes(positions)).y
         except Failure as failure:
             self.problems.append(str(failure))
             return None
 
     def _rows_of_calls(self, positions: np.ndarray) -> list[np.ndarray]:
-        """The rows that each call can compute."""
         rows = np.arange(positions.shape[-1])
         if self.follows == "index":  # one row for each position
             sorted_rows = np.argsort(positions, kind="stable")
@@ -318,7 +297,7 @@ class Probe:
         shape = [len(x) if each in long else 1 for each in range(3)]
         along_axis = x.reshape([len(x) if each == axis else 1 for each in range(3)] + [-1])
         x = np.broadcast_to(along_axis, (*shape, self.head_dim))
-        y = call(self.fn, self._form, x, self._of_axes(where[..., None, : shape[2]])).y
+        y = _call(self.fn, self._form, x, self._of_axes(where[..., None, : shape[2]])).y
         y = y[tuple(slice(None) if each == axis else 0 for each in range(3))]
         return y[rows] if self.follows == "index" else y
 
@@ -341,7 +320,6 @@ def _index_or_first_call(first: np.ndarray, longer: np.ndarray, close: float) ->
 
 
 def _checked_shape(shape: object) -> str:
-    """A stated shape: the axes by their names, the channels last."""
     names = shape.split() if isinstance(shape, str) else []
     if names[-1:] != ["dim"] or "seq" not in names or len(set(names)) < len(names) or set(names) - {*SIZES, "dim"}:
         raise wrong_value(
@@ -351,8 +329,7 @@ def _checked_shape(shape: object) -> str:
     return " ".join(names)
 
 
-def _libraries(like: object) -> list[Any]:
-    """Arrays of the libraries and dtypes to try."""
+def _libraries(like: Array | None) -> list[Array]:
     if like is not None:
         return [like]
     wide = libraries.imported()
@@ -379,5 +356,191 @@ def _summary(trials: list[Trial]) -> list[str]:
 
 
 def _library(form: Form) -> str:
-    """The name of the library of a form."""
     return libraries.name(libraries.namespace(form.like)).partition(".")[0]
+
+
+def _call(fn: Function, form: Form, x: np.ndarray, positions: np.ndarray) -> Result:
+    """The result for an `x` "batch heads seq dim" at positions "batch seq" or "axes batch seq". Raises `Failure`."""
+    # Axes that the form does not have are left out of both, and come back in the result.
+    order = [AXES.index(name) for name in form.shape]
+    left_out = tuple(axis for axis in range(3) if axis not in order)
+    given = x[tuple(0 if axis in left_out else slice(None) for axis in range(3))]
+    given = given.transpose([sorted(order).index(axis) for axis in order])
+    if "batch" not in form.position_axes:
+        positions = positions[..., 0, :]
+    shape = given.shape
+    try:
+        with np.errstate(all="ignore"):
+            y = fn(_from_host(given, form.like), _integers(positions, form.like))
+            _require_array(y, form.like, shape)
+            host = libraries.to_host(y)
+    except Failure:
+        raise
+    except (Exception, SystemExit) as error:
+        _require_two_arguments(fn, error)
+        lines = str(error).strip().splitlines()
+        raise Failure(f"it raises {type(error).__name__}" + (f": {lines[0]:.120}" if lines else "")) from error
+    if not np.isfinite(host).all():
+        raise Failure("it returns NaN or infinity for finite numbers")
+    y_of_axes = np.expand_dims(host.transpose(np.argsort(order)), left_out)
+    return Result(y_of_axes, libraries.dtype_name(y.dtype))
+
+
+def _require_two_arguments(fn: Function, error: BaseException) -> None:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # not every function of C has one
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise Failure(f"it takes {signature}; wrap it in a function that takes (x, positions)") from error
+
+
+def _from_host(x: np.ndarray, like: Array) -> Array:
+    """A fresh array of the library and dtype of `like`, so that `fn` may overwrite it."""
+    dtype = libraries.dtype_name(like.dtype)
+    x = x.astype(dtype if dtype in ("float64", "float32", "float16") else "float32")
+    return libraries.from_host(x, like=like, dtype=like.dtype)
+
+
+def _integers(positions: np.ndarray, like: Array) -> Array:
+    return libraries.from_host(positions.astype("int64" if libraries.has_64_bits(like) else "int32"), like=like)
+
+
+def _require_array(y: Array, like: Array, shape: tuple[int, ...]) -> None:
+    if isinstance(y, (tuple, list)):
+        raise Failure(f"it returns a {type(y).__name__} of {len(y)}; wrap it in a function that returns one array")
+    if libraries.namespace(y) is None:
+        raise Failure(f"it returns {type(y).__name__}, which is no array")
+    if libraries.namespace(y) is not libraries.namespace(like):
+        given, found = (libraries.name(libraries.namespace(each)) for each in (like, y))
+        raise Failure(f"it returns an array of {found} for an array of {given}; pass an array of {found} as `like`")
+    if libraries.dtype_name(y.dtype) not in ROUNDOFF:
+        raise Failure(f"it returns an array of {libraries.dtype_name(y.dtype)}, not of floating-point numbers")
+    if tuple(y.shape) != shape:
+        raise Failure(f"it changes the shape of x from {shape} to {tuple(y.shape)}")
+
+
+def longest_call(head_dim: int) -> int:
+    return min(max(NUMBERS // head_dim, 4 * CHUNK), ALL_TRIED)
+
+
+def tried(context: int, head_dim: int) -> Iterator[np.ndarray]:
+    """Positions below `context` in ascending order, in parts: all below `ALL_TRIED`, then some."""
+    long = longest_call(head_dim)
+    yield np.arange(min(context, long))
+    some = {context - 1, *(2**power + each for power in range(32) for each in (-1, 0, 1))}
+    some |= {*np.random.default_rng(0).integers(0, context, BEYOND).tolist()}
+    far = np.array(sorted(each for each in some if ALL_TRIED <= each < context), dtype=int)
+    for positions in (np.arange(long, min(context, ALL_TRIED)), far):
+        yield from (positions[start : start + CHUNK] for start in range(0, len(positions), CHUNK))
+
+
+def rows_at(head_dim: int, positions: np.ndarray) -> np.ndarray:
+    """Rows "positions head_dim" of 1 and -1: results of a pair then differ as much as its factors."""
+    return np.broadcast_to(np.random.default_rng(0).choice([-1.0, 1.0], head_dim), (len(positions), head_dim))
+
+
+def along(directions: np.ndarray | None, row: int, positions: np.ndarray) -> np.ndarray:
+    """Positions "rows" as those of each axis, "axes rows", in one of several directions."""
+    return positions if directions is None else np.outer(directions[row], positions).astype(int)
+
+
+class Part(NamedTuple):
+    """Rows "rows head_dim" for one call, at `positions` along the direction of this number: on each axis, `where`."""
+
+    direction: int
+    x: np.ndarray
+    positions: np.ndarray
+    where: np.ndarray
+
+
+def parts(probe: Probe, context: int, directions: np.ndarray | None) -> Iterator[Part]:
+    """Calls at many positions below `context`: those of `tried`, or all if the function counts rows."""
+    for row in range(1 if directions is None else len(directions)):
+        for positions in [np.arange(context)] if probe.follows == "index" else tried(context, probe.head_dim):
+            yield Part(row, rows_at(probe.head_dim, positions), positions, along(directions, row, positions))
+
+
+class Call(NamedTuple):
+    """The number of heads and the positions "batch seq" of a call, and what is special about it, in words."""
+
+    words: str
+    heads: int
+    positions: np.ndarray
+
+
+def irregularity(probe: Probe, longest: int) -> str:
+    """On what the result of a row depends besides its channels and its position, in words; empty if on nothing."""
+    # Each row of each call must have the result that it has in one call with all of them.
+    if (probe.follows, probe.axis) != ("positions", "seq"):
+        return ""
+    rng = np.random.default_rng(2)
+    calls = list(_calls(probe, longest, rng))
+    rows = [rng.integers(-4, 5, (len(each.positions), each.heads, each.positions.shape[1], 1)) for each in calls]
+    spread = rng.integers(1, 5, probe.head_dim) * rng.choice([-1.0, 1.0], probe.head_dim)
+    xs = [each * spread + rng.permutation(spread) for each in rows]
+    where = [np.broadcast_to(each.positions[:, None], x.shape[:-1]) for each, x in zip(calls, xs)]
+    expected = probe(
+        np.concatenate([x.reshape(-1, probe.head_dim) for x in xs]), np.concatenate([p.ravel() for p in where])
+    )
+    if expected is None:
+        return f"a call with positions in any order fails: {probe.problems.pop()}"
+    ends = np.cumsum([p.size for p in where])
+    for each, x, of_call in zip(calls, xs, np.split(expected, ends[:-1])):
+        y = probe.together(x, each.positions)
+        if y is None:
+            return f"{each.words} fails: {probe.problems.pop()}"
+        close = noise(probe.eps) * max(1.0, np.abs(of_call).max())
+        wrong = np.any(np.abs(y - of_call.reshape(x.shape)) > close, axis=-1)
+        if wrong.any():
+            return _in_words(each, wrong)
+    return ""
+
+
+def _in_words(each: Call, wrong: np.ndarray) -> str:
+    """What the wrong results "batch heads seq" of a call have in common."""
+    for axis, name in ((1, "head"), (0, "batch row")):
+        of_axis = np.any(wrong, axis=tuple({0, 1, 2} - {axis}))
+        if len(of_axis) > 1 and not of_axis.all():
+            wrong_one, right_one = of_axis.argmax(), of_axis.argmin()
+            return f"it depends on the {name}: {name} {wrong_one} gets another result than {name} {right_one}"
+    at = np.argwhere(wrong)[0]
+    return (
+        f"{each.words} gives another result at position {each.positions[at[0], at[2]]:,} than a call with more tokens"
+    )
+
+
+def _calls(probe: Probe, longest: int, rng: np.random.Generator) -> Iterator[Call]:
+    """Each of the first is special in one way; the last ones are so in several."""
+    last = longest - 1
+    batch = BATCH if "batch" in probe.widest.shape else 1
+    heads = HEADS if "heads" in probe.widest.shape else 1
+
+    def random(*size: int) -> np.ndarray:
+        return rng.integers(0, longest, size)
+
+    def of_rows(positions: np.ndarray) -> np.ndarray:
+        return positions if "batch" in probe.widest.position_axes else np.broadcast_to(positions[:1], positions.shape)
+
+    for first in dict.fromkeys((min(5, max(last - 5, 0)), max(last - 5, 0))):
+        yield Call("a call whose positions do not begin with 0", 1, np.arange(first, min(first + 6, longest))[None])
+    for position in dict.fromkeys((min(3, last), last)):
+        yield Call("a call with one token alone", 1, np.array([[position]]))
+    shuffled = random(1, 7)
+    yield Call("a call with positions in any order", 1, shuffled)
+    yield Call("a second call with the same positions and another x", 1, shuffled)
+    for again in (
+        shuffled[:, [0, 5, 4, 3, 2, 1, 6]],
+        np.concatenate([shuffled[:, :1], random(1, 5), shuffled[:, 6:]], 1),
+    ):
+        yield Call("a second call with as many tokens", 1, again)
+    yield Call("a long call", 1, np.arange(min(longest, LONG))[None])
+    if batch > 1:
+        yield Call("a call with several batch rows", 1, of_rows(random(batch, 3)))
+    if heads > 1:
+        yield Call("a call with many heads", heads, random(1, 3))
+        yield Call("a call with several heads and many tokens", 4, random(1, LONG // 2))
+    yield Call("a call with one token and many heads", heads, of_rows(random(batch, 1)))
+    yield Call("a call with many heads and batch rows", heads, of_rows(random(batch, 2)))

@@ -18,7 +18,7 @@ from rope_xp.frequencies import (
     YarnScaling,
     geometric,
 )
-from rope_xp.identification.calls import ROUNDOFF
+from rope_xp.identification.precision import ROUNDOFF, rounded_to, roundings
 
 # A number of more digits than this, within the error of a measurement, is not taken for the number that someone chose.
 FEW_DIGITS = 5
@@ -29,25 +29,14 @@ USUAL_BASES = (10_000.0, 500_000.0, 1_000_000.0, 150_000.0)
 FACTORS = (*(k / 4 for k in range(5, 40)), *range(10, 65), 100, 128, 256, 512, 1000, 1024)
 
 
-def roundings(frequencies: np.ndarray) -> np.ndarray:
-    """How many units of roundoff a product of position and frequency may be off.
-
-    Position, frequency and product are rounded. An exponent such as -j * log(base), if it is rounded, has an error that
-    grows with it.
-    """
-    return 5.0 + 3.0 * np.abs(np.log(np.maximum(np.abs(frequencies), 1e-30)))
-
-
 class Rule(NamedTuple):
-    """A base and a scaling, as `RotaryEmbedding` takes them. `digits` counts those of all its numbers.
-
-    `change` is what a function does to the rule, in words; no `RotaryEmbedding` does that. It is empty, "with its ramp
-    reversed" or "applied twice".
-    """
+    """A base and a scaling, as `RotaryEmbedding` takes them."""
 
     base: float
     scaling: Scaling | None
-    digits: int
+    digits: int  # of all its numbers
+    # What a function does to the rule, in words, and no `RotaryEmbedding` does: "with its ramp reversed" or "applied
+    # twice".
     change: str = ""
 
     def in_words(self) -> str:
@@ -58,7 +47,6 @@ class Rule(NamedTuple):
         )
 
     def frequencies(self, rotary_dim: int) -> tuple[float, ...]:
-        """The frequencies, with the change."""
         scaling = self.scaling or Scaling()
         scaled = scaling.frequencies(self.base, rotary_dim)
         if not self.change:
@@ -72,7 +60,6 @@ class Rule(NamedTuple):
 
 
 def _llama3_scaled(w: float, scaling: Llama3Scaling) -> float:
-    """A frequency, scaled by Llama 3's rule."""
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     turns = scaling.original_max_position_embeddings * w / (2 * pi)
     kept = float(turns > high) if turns < low or turns > high else (turns - low) / ((high - low) or 1.0)
@@ -80,8 +67,6 @@ def _llama3_scaled(w: float, scaling: Llama3Scaling) -> float:
 
 
 class Interval(NamedTuple):
-    """The numbers from `least` to `most`."""
-
     least: float
     most: float
 
@@ -108,12 +93,9 @@ class Interval(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Measured frequencies of all pairs, without sign, the allowed error of each, and the attention factor.
+    """Measured frequencies of all pairs, without sign, the allowed error of each, and the attention factor."""
 
-    The frequency 0 is exact: such pairs are not rotated.
-    """
-
-    values: np.ndarray
+    values: np.ndarray  # 0 is exact: such a pair is not rotated
     errors: np.ndarray
     magnitude: float
     magnitude_error: float
@@ -122,17 +104,15 @@ class Measured(NamedTuple):
     def rotary_dim(self) -> int:
         return 2 * len(self.values)
 
-    def agree(self, frequencies: object) -> bool:
-        """Whether these frequencies explain the measured ones."""
-        return bool((np.abs(np.asarray(frequencies) - self.values) <= self.errors).all())
+    def agree(self, rule: Rule) -> bool:
+        """Whether the frequencies of a rule explain the measured ones."""
+        frequencies = np.asarray(rule.frequencies(self.rotary_dim))
+        return bool((np.abs(frequencies - self.values) <= self.errors).all())
 
 
 def rule_of(values: np.ndarray, errors: np.ndarray, magnitude: float, magnitude_error: float) -> Rule | None:
-    """The rule with the fewest digits that explains the frequencies; None without.
-
-    Frequencies are first taken as exact, then as rounded to float32, then, if all of them have so few bits, to
-    bfloat16.
-    """
+    """The rule with the fewest digits that explains the frequencies; None without."""
+    # They are first taken as exact, then as rounded to float32, then, if all of them have so few bits, to bfloat16.
     off = roundings(values)
     allowed = [ROUNDOFF["float64"] * off, ROUNDOFF["float32"] * off]
     if (np.abs(rounded_to(8, values) - values) <= errors + 4 * ROUNDOFF["float64"] * values).all():
@@ -166,14 +146,7 @@ def _is_power(number: float) -> bool:
 
 
 def digits_of(number: float) -> int:
-    """How many digits a number has."""
     return simplest(number * (1 - 1e-15), number * (1 + 1e-15))[1]
-
-
-def rounded_to(bits: int, values: np.ndarray) -> np.ndarray:
-    """Values rounded to so many significant bits."""
-    fraction, exponent = np.frexp(values)
-    return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
 
 
 def _candidates(measured: Measured) -> Iterator[Rule]:
@@ -184,14 +157,14 @@ def _candidates(measured: Measured) -> Iterator[Rule]:
     rotated = int(np.count_nonzero(values))
     if rotated < len(values):
         if rotated > 1 and not values[rotated:].any():
-            yield from _proportional(measured, rotated)
+            yield from filter(measured.agree, _proportional(measured, rotated))
         return
-    plain = list(_geometric(measured))
+    plain = list(filter(measured.agree, _geometric(measured)))
     yield from plain
     if any(rule.digits <= FEW_DIGITS for rule in plain):
         return
     yield from _changed_base(measured, plain)
-    yield from _mixed(measured)
+    yield from filter(measured.agree, _mixed(measured))
     yield from _ramps(measured)
 
 
@@ -203,7 +176,7 @@ def _geometric(measured: Measured) -> Iterator[Rule]:
     base, of_base = _base(measured, factor, len(measured.values))
     if factor >= 1.0 and base >= 1.0 and of_base < 99:
         scaling = None if factor == 1.0 else LinearScaling(factor=factor)
-        yield from _if_it_agrees(measured, Rule(base, scaling, digits + of_base))
+        yield Rule(base, scaling, digits + of_base)
 
 
 def _base(measured: Measured, factor: float, pairs: int) -> tuple[float, int]:
@@ -229,12 +202,6 @@ def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
     return simplest(of / (value + error), of / (value - error)) if value > error else (inf, 99)
 
 
-def _if_it_agrees(measured: Measured, rule: Rule) -> Iterator[Rule]:
-    scaling = Scaling() if rule.scaling is None else rule.scaling
-    if measured.agree(scaling.frequencies(rule.base, measured.rotary_dim)):
-        yield rule
-
-
 def _proportional(measured: Measured, rotated: int) -> Iterator[Rule]:
     """A progression over the whole width, of which only the first pairs are rotated."""
     factor, digits = _quotient(1.0, measured.values[0], measured.errors[0])
@@ -244,7 +211,7 @@ def _proportional(measured: Measured, rotated: int) -> Iterator[Rule]:
         shorter, of_part = simplest(part, (rotated + 1 - 1e-9) / len(measured.values))  # it is rounded down to pairs
         part = shorter if of_part < digits_of(part) else part
         scaling = ProportionalScaling(partial_rotary_factor=part, factor=factor)
-        yield from _if_it_agrees(measured, Rule(base, scaling, digits + of_base))
+        yield Rule(base, scaling, digits + of_base)
 
 
 def _changed_base(measured: Measured, plain: list[Rule]) -> Iterator[Rule]:
@@ -277,20 +244,17 @@ def _mixed(measured: Measured) -> Iterator[Rule]:
         base, of_base = _base(unscaled, 1.0, len(numbers))
         if digits + of_base <= FEW_DIGITS and base >= 1.0:
             scaling = MixedNTKScaling(factor=factor, mixed_b=exponent)
-            yield from _if_it_agrees(measured, Rule(base, scaling, digits + of_base + (1 if exponent == 1.0 else 2)))
+            yield Rule(base, scaling, digits + of_base + (1 if exponent == 1.0 else 2))
 
 
 class Ramp(NamedTuple):
-    """Frequencies of which the first are kept, the last divided by `factor`, and those between partly divided.
-
-    `kept` is the part that is not divided, 1 for the first pairs and 0 for the last, and `errors` are its errors.
-    """
+    """Frequencies of which the first are kept, the last divided by `factor`, and those between partly divided."""
 
     base: float
     factor: float
     unscaled: np.ndarray
-    kept: np.ndarray
-    errors: np.ndarray
+    kept: np.ndarray  # the part that is not divided, 1 for the first pairs and 0 for the last
+    errors: np.ndarray  # of `kept`
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -300,10 +264,8 @@ class Ramp(NamedTuple):
         ) + 1
 
     def line(self, along: np.ndarray) -> tuple[Interval, Interval] | None:
-        """Where the kept part is 1 and where it is 0, if it is linear in these numbers; None if it is not.
-
-        Any two pairs between the ends give an interval for each; all of these must agree.
-        """
+        """Where the kept part is 1 and where it is 0, if it is linear in these numbers; None if it is not."""
+        # Any two pairs between the ends give an interval for each; all of these must agree.
         x, least, most = self._between(along)
         one, other = np.triu_indices(len(x), 1)
         a, b = np.stack([least, most, least, most])[:, one], np.stack([least, most, most, least])[:, other]
@@ -344,7 +306,7 @@ def _of_ramp(measured: Measured, ramp: Ramp, digits: int) -> Iterator[Rule]:
     """The rules of a ramp. None is simpler than one whose numbers are usual."""
     for scaling in itertools.chain(_llama3(ramp), _yarn(measured, ramp)):
         rule = Rule(ramp.base, scaling, digits + _digits_of_scaling(scaling))
-        if measured.agree(scaling.frequencies(ramp.base, measured.rotary_dim)):
+        if measured.agree(rule):
             yield rule
             if rule.digits <= digits + FEW_DIGITS:
                 return
@@ -373,10 +335,8 @@ def _ramps_of(measured: Measured, base: float) -> Iterator[Ramp]:
 
 
 def _bases(measured: Measured, of_last_pairs: bool = False) -> Iterator[tuple[float, int]]:
-    """The simplest bases of the first pairs, or of the last ones, and their digits; then usual bases.
-
-    The base of the most pairs that have one of few digits is the first.
-    """
+    """The simplest bases of the first pairs, or of the last ones, and their digits; then usual bases."""
+    # The base of the most pairs that have one of few digits is the first.
     order = slice(None, None, -1 if of_last_pairs else 1)
     least, most = _bounds(measured)
     least, most = np.maximum.accumulate(least[order]), np.minimum.accumulate(most[order])
@@ -493,7 +453,7 @@ def changed_rule_of(values: np.ndarray, errors: np.ndarray, magnitude: float, ma
         return None
     for relative in (ROUNDOFF["float64"], ROUNDOFF["float32"]):
         measured = Measured(values, errors + values * relative * roundings(values), magnitude, magnitude_error)
-        found = [*_twice(measured), *_reversed(measured)]
+        found = list(filter(measured.agree, (*_twice(measured), *_reversed(measured))))
         if found:
             return min(found, key=lambda rule: rule.digits)
     return None
@@ -512,9 +472,7 @@ def _twice(measured: Measured) -> Iterator[Rule]:
                 _llama3_scaling(ramp.factor, 1.0, high, length) for high in (4.0, 2.0, 8.0) for length in LENGTHS
             ]
             for scaling in (*_yarn(of_once, ramp), *guesses):
-                rule = Rule(base, scaling, digits + _digits_of_scaling(scaling), "applied twice")
-                if measured.agree(rule.frequencies(measured.rotary_dim)):
-                    yield rule
+                yield Rule(base, scaling, digits + _digits_of_scaling(scaling), "applied twice")
 
 
 def _reversed(measured: Measured) -> Iterator[Rule]:
@@ -530,9 +488,7 @@ def _reversed(measured: Measured) -> Iterator[Rule]:
         if not (kept >= 1.0 - ramp.errors).any() or not (kept > ramp.errors).any():
             continue
         for scaling in _yarn(measured, ramp):
-            rule = Rule(base, scaling, digits + _digits_of_scaling(scaling), "with its ramp reversed")
-            if measured.agree(rule.frequencies(measured.rotary_dim)):
-                yield rule
+            yield Rule(base, scaling, digits + _digits_of_scaling(scaling), "with its ramp reversed")
 
 
 def _whole(least: float, most: float) -> int:

@@ -2,46 +2,63 @@
 
 from dataclasses import replace
 from math import pi
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from rope_xp.embedding import RotaryEmbedding
+from rope_xp.errors import wrong_value
 from rope_xp.frequencies import YarnScaling
-from rope_xp.identification.blocks import (
+from rope_xp.identification.behaviour import (
+    Behaviour,
+    behaviour_of,
+    factor_of_scaling,
+    frequencies_of,
+)
+from rope_xp.identification.identification import Identification
+from rope_xp.identification.pairs import (
     Blocks,
     Channels,
+    Fitted,
+    Start,
     alone_in_words,
     blocks_of,
     channels_of,
+    fitted,
+    narrowed,
+    powers,
     probes,
     rotations_of,
     roundoff_of,
-    why_no_rotation,
-)
-from rope_xp.identification.calls import ROUNDOFF
-from rope_xp.identification.identification import Identification
-from rope_xp.identification.irregular import first_unlike, irregularity
-from rope_xp.identification.maps import Behaviour, behaviour_of, factor_of_scaling
-from rope_xp.identification.maps import frequencies_of as numbers_of
-from rope_xp.identification.phases import (
-    COARSE_BITS,
-    PRECISIONS,
-    Fitted,
-    Precision,
-    Start,
-    frequencies_of,
-    narrowed,
-    powers,
-    precision_of,
     spread,
     start_of,
+    why_no_rotation,
+)
+from rope_xp.identification.precision import (
+    COARSE_BITS,
+    PRECISIONS,
+    ROUNDOFF,
+    Precision,
+    exact_angles,
+    precision_of,
+    rounded_to,
+    roundings,
     wrapped,
 )
-from rope_xp.identification.probe import STRIDES, Probe
-from rope_xp.identification.rules import attention_in_words, rounded_to, roundings, simplest
-from rope_xp.identification.values import Rotation, Value, in_terms_of, rule_in_any_order, value_near, value_of
+from rope_xp.identification.probe import CHUNK, STRIDES, Probe, irregularity, parts
+from rope_xp.identification.rules import attention_in_words, simplest
+from rope_xp.identification.values import (
+    Rotation,
+    Value,
+    in_terms_of,
+    rule_in_any_order,
+    value_near,
+    value_of,
+    with_axes,
+)
+from rope_xp.types import Embedding
 
+# Positions below it are tried, if nothing else is said.
+LONGEST = 2**20 + 1
 # Positions of short calls. Differences of positions repeat: 1 - 0 and 5 - 4, 2 - 0 and 4 - 2.
 SHORT = np.array([0, 1, 2, 4, 5])
 # Lengths to test if longer ones fail.
@@ -57,32 +74,23 @@ ODD = (3, 7, 37, 101, 257, 259, 511, 1001, 2047, 4097, 10_007, 32_771, 65_537, 1
 
 
 class Measurement(NamedTuple):
-    """Blocks "positions pairs 2 2" of one long call, whose positions begin with those of `powers`."""
+    """Blocks "positions pairs 2 2" of one call; the positions of a long one begin with those of `powers`."""
 
     positions: np.ndarray
     blocks: np.ndarray
 
 
 class Search:
-    """One search. `report` holds what is known so far, and `reasons` the sentences about it.
+    """One search, of positions below `seq_len`. `near` is a value that is tried first, and with few changes.
 
-    Parameters
-    ----------
-    probe : Probe
-    seq_len : int
-        Positions below it are called.
-    near : RotaryEmbedding, optional
-        A value that the function may compute: it is tried first, and with few changes.
-
-    Attributes
-    ----------
-    behaviour : Behaviour or None
-        What the function does, as a value; None if no value explains it.
-    cause : str
-        Why there is none, for `compare`: "unknown", or "sections" if axes alone differ from a value near it.
+    `report` is what is known so far, `reasons` are the sentences about it, and `behaviour` is what the function does,
+    as a value; None if no value explains it. `cause` says why, for `compare`: "unknown", or "sections" if axes alone
+    differ from `near`.
     """
 
-    def __init__(self, probe: Probe, seq_len: int, near: RotaryEmbedding | None = None):
+    def __init__(self, probe: Probe, seq_len: int = LONGEST, near: Embedding | None = None):
+        if not 8 <= seq_len <= 2**31:
+            raise wrong_value(f"seq_len must be at least 8 and at most 2**31; got {seq_len}")
         self.probe = probe
         self.seq_len = seq_len
         self.near = near
@@ -97,7 +105,6 @@ class Search:
         )
 
     def run(self) -> "Search":
-        """The same search, done."""
         if self._can_be_called():
             with np.errstate(all="ignore"):  # extreme numbers of a function
                 self._search()
@@ -136,8 +143,7 @@ class Search:
             if self._is_linear(matrices):
                 self._rotation(matrices)
 
-    def note(self, words: str = "", **known: Any) -> None:
-        """Add a reason, and what is known."""
+    def note(self, words: str = "", **known: object) -> None:
         self.reasons += [words] if words else []
         self.report = replace(self.report, **known)
 
@@ -183,7 +189,6 @@ class Search:
         return False
 
     def _rotation(self, matrices: np.ndarray) -> None:
-        """Pairs, then angles."""
         channels = channels_of(matrices, self.eps)
         self.note(relative=_are_scores_relative(matrices, self.eps))
         pairs = tuple((int(a), int(b)) for a, b in channels.inputs)
@@ -194,11 +199,9 @@ class Search:
             self._angles(channels, self._measure(channels, matrices), matrices)
 
     def _measure(self, channels: Channels, matrices: np.ndarray) -> Measurement:
-        """The blocks at positions as long as the function follows.
-
-        A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
-        do not follow. Then the first call is made again, to find out whether the long ones changed its result.
-        """
+        """The blocks at positions as long as the function follows."""
+        # A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
+        # do not follow. Then the first call is made again, to find out whether the long ones changed its result.
         found = short = Measurement(self.short, matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]])
         seq_len = self.seq_len
         row = int(self.short is SHORT)  # of position 1, or of 0
@@ -223,8 +226,16 @@ class Search:
     def _long(self, channels: Channels, seq_len: int) -> Measurement | None:
         """The blocks of one call at positions below `seq_len`."""
         positions = np.concatenate([powers(seq_len), [each for each in (*ODD, seq_len - 1) if each < seq_len]])
-        results = self.probe(*probes(channels, positions, self.probe.head_dim))
-        return None if results is None else Measurement(positions, blocks_of(channels, results))
+        blocks = self._blocks(channels, positions)
+        return None if blocks is None else Measurement(positions, blocks)
+
+    def _blocks(self, channels: Channels, positions: np.ndarray, axis: int | None = None) -> np.ndarray | None:
+        """The blocks "positions pairs 2 2" of one call, with positions on all axes or on one; None if it failed."""
+        x, where = probes(channels, positions, self.probe.head_dim)
+        if axis is not None:
+            where = np.stack([where if each == axis else 0 * where for each in range(self.probe.axes)])
+        results = self.probe(x, where)
+        return None if results is None else blocks_of(channels, results)
 
     def _has_state(self, matrices: np.ndarray) -> None:
         """Whether the same short call gives another result after long ones."""
@@ -246,7 +257,7 @@ class Search:
             self.note(f"not a rotation: {why_no_rotation(measurement.blocks, channels.inputs)}", is_rotation=False)
             return
         self.note(is_rotation=True, relative=_are_scores_relative(matrices, roundoff))
-        frequencies = frequencies_of(rotations.angle[: len(powers(longest + 1))], roundoff)
+        frequencies = fitted(rotations.angle[: len(powers(longest + 1))], roundoff)
         magnitude = _magnitude(rotations, roundoff)
         self.note(magnitude=magnitude[0])
         if frequencies.until is not None:
@@ -281,20 +292,18 @@ class Search:
             return known
         positions = spread(self.report.longest or 0)
         positions = positions[positions + offset != 0]
-        results = self.probe(*probes(channels, positions, self.probe.head_dim))
-        if results is None:
-            return known
-        return narrowed(known, rotations_of(blocks_of(channels, results)).angle, positions + offset, roundoff)
+        blocks = self._blocks(channels, positions)
+        return known if blocks is None else narrowed(known, rotations_of(blocks).angle, positions + offset, roundoff)
 
     def _first_rotated(self, channels: Channels, angle: np.ndarray, roundoff: float) -> str:
         """Which positions have the angles of position 0, and of which others groups follow; in words."""
         turned = np.abs(wrapped(angle - angle[0])).max(axis=1) > 64 * roundoff
         number = int(turned.argmax())
         positions = np.arange(2 ** (number - 2) + 1, 2 ** (number - 1) + 1) if number > 1 else np.arange(0)
-        results = None if not len(positions) else self.probe(*probes(channels, positions, self.probe.head_dim))
-        if results is None:
+        blocks = self._blocks(channels, positions) if len(positions) else None
+        if blocks is None:
             return ""
-        near = rotations_of(blocks_of(channels, results)).angle
+        near = rotations_of(blocks).angle
         first = int(positions[(np.abs(wrapped(near - angle[0])).max(axis=1) > 64 * roundoff).argmax()])
         each = np.arange(min(64 * first, (self.report.longest or 0) + 1))
         one, other = (self.probe(np.ones((len(each), self.probe.head_dim)), p) for p in (each, each // first * first))
@@ -306,12 +315,10 @@ class Search:
         """The frequencies "axes pairs" along each position axis alone; None if angles are not proportional to it."""
         rows = []
         for axis in range(self.probe.axes if self.probe.axes > 1 else 0):
-            x, where = probes(channels, positions, self.probe.head_dim)
-            results = self.probe(x, np.stack([where if each == axis else 0 * where for each in range(self.probe.axes)]))
-            if results is None:
+            blocks = self._blocks(channels, positions, axis)
+            if blocks is None:
                 return None
-            angle = rotations_of(blocks_of(channels, results)).angle[: len(powers(int(positions.max()) + 1))]
-            found = frequencies_of(angle, roundoff)
+            found = fitted(rotations_of(blocks).angle[: len(powers(int(positions.max()) + 1))], roundoff)
             if found.until is not None:
                 self.note(f"along position axis {axis} alone, angles are not proportional to positions")
                 return None
@@ -328,21 +335,15 @@ class Search:
         quarter: int,
     ) -> None:
         """The value, the precision of its phases, and how much of the function it explains."""
-        near = None if self.near is None else value_near(self.near, rotation)
-        if near is None and self.near is not None and self.probe.axes > 1:
-            alike = value_near(_of_text(self.near), rotation._replace(of_axes=rotation.of_axes.sum(axis=0)[None]))
-            self.cause = "unknown" if alike is None else "sections"
-        value = near or (value_of(rotation) if self.probe.axes == 1 else None)
-        if near is None and value is not None and self.near is not None:
-            value = value._replace(rope=in_terms_of(self.near, value.rope))
+        value = value_of(rotation) if self.near is None else self._value_near(self.near, rotation)
         w, errors = rotation.frequencies.values, rotation.frequencies.errors
         if value is not None:
-            w = numbers_of(value.rope)[:, 0].sum(axis=0)[value.numbers]
+            w = frequencies_of(value.rope)[:, 0].sum(axis=0)[value.numbers]
             errors = errors if value.rope.base is None else np.zeros(len(w))
-        precision = precision_of(angle, positions, w, start.offset or 0, errors, roundoff)
-        if (
-            self.near is not None and precision.name in COARSE_BITS
-        ):  # which may hide that frequencies are those of `near`
+        where = positions + (start.offset or 0)
+        precision = precision_of(wrapped(angle - exact_angles(where, w)), where, w, errors, roundoff)
+        # Such a precision may hide that frequencies are those of `near`.
+        if self.near is not None and precision.name in COARSE_BITS:
             wide = PRECISIONS[precision.name] * roundings(rotation.frequencies.values) * np.abs(w)
             known = rotation.frequencies._replace(errors=rotation.frequencies.errors + wide)
             value = value_near(self.near, rotation._replace(frequencies=known)) or value
@@ -370,10 +371,24 @@ class Search:
         explained = self._explained(self.behaviour, positions, precision, roundoff)
         resolved = float(np.mean(rotation.frequencies.errors <= 1e-3 * np.abs(rotation.frequencies.values)))
         self.note(layout=value.rope.layout, confidence=resolved * explained)
-        if explained == 1.0:
-            self.note(rope=value.rope, magnitude=value.rope.attention_factor)
+        rope = with_axes(value, rotation)
+        if rope is None:
+            self.note("the angles of the axes do not add up to those of equal positions", confidence=0.0)
+        elif explained == 1.0:
+            self.note(rope=rope, magnitude=rope.attention_factor)
         elif rotation.channels.scaled:
             self.note(alone_in_words(rotation.channels.scaled))
+
+    def _value_near(self, near: Embedding, rotation: Rotation) -> Value | None:
+        """The value with the fewest changes of another one; without one, for one position axis, any value."""
+        value = value_near(near, rotation)
+        if value is None and self.probe.axes == 1:
+            other = value_of(rotation)
+            return None if other is None else other._replace(rope=in_terms_of(near, other.rope))
+        if value is None:
+            alike = value_near(_of_text(near), rotation._replace(of_axes=rotation.of_axes.sum(axis=0)[None]))
+            self.cause = "unknown" if alike is None else "sections"
+        return value
 
     def _note_precision(self, precision: Precision, positions: np.ndarray, roundoff: float) -> None:
         """The precision of phases; of tables if only they have so few digits, and other numbers have more."""
@@ -401,20 +416,48 @@ class Search:
             self.note(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * error))
 
     def _explained(self, behaviour: Behaviour, positions: np.ndarray, precision: Precision, roundoff: float) -> float:
-        """The part of the numbers that the value explains, for other rows than those that were measured.
-
-        A pair of numbers up to 4 has a length below 6. Its angle may be off by as much as the measured one.
-        """
+        """The part of the numbers that the value explains, for other rows than those that were measured."""
         x = _integers(len(positions), self.probe.head_dim)
         y = self.probe(x, positions)
         if y is None:
             return 0.0
         ours = behaviour.with_exact_phases()._replace(axis="tokens").map().rotated(x, positions)
+        # A pair of numbers up to 4 has a length below 6. Its angle may be off by as much as the measured one.
         of_product = 8 * ROUNDOFF["float64"] * (positions + abs(behaviour.offset))
         close = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (precision.errors + 16 * roundoff + of_product)
         explained = np.abs(y - ours) <= close[:, None]
         self.note(f"of {explained.size:,} numbers of other rows, the value gives {explained.sum():,} within tolerance")
         return float(explained.mean())
+
+
+def first_unlike(
+    probe: Probe, behaviour: Behaviour, context: int, tolerance: float = 0.0, directions: np.ndarray | None = None
+) -> int | None:
+    """The first of many positions below `context` at which a behaviour does not give the same result; None without one.
+
+    With several position axes, positions are those along each direction.
+    """
+    exact = behaviour.with_exact_phases()._replace(axis="tokens").map(directions)
+    first, second, to_first, to_second = exact.channels
+    kept = sorted({*range(probe.head_dim)} - {*to_first.tolist(), *to_second.tolist()})
+    roundoff = max(behaviour.roundoff, probe.eps, ROUNDOFF["float32"] if tolerance else 0.0)
+    for direction, x, positions, where in parts(probe, context, directions):
+        y = probe(x, where)
+        if y is None:
+            return int(positions[0])
+        for start in range(0, len(positions), CHUNK):  # which is faster than all at once
+            some, of_some = positions[start : start + CHUNK], y[start : start + CHUNK]
+            factors = exact.factors(some)[:, direction]
+            error = 2.0**0.5 * exact.error_of(some, behaviour.precision, roundoff)[:, direction]
+            limit = np.maximum(error, tolerance * np.maximum(exact.size, 1.0))
+            expected = factors * (x[0, first] + 1j * x[0, second])
+            unlike = np.abs(of_some[:, to_first] - expected.real) > limit
+            unlike |= np.abs(of_some[:, to_second] - expected.imag) > limit
+            wrong = np.abs(of_some[:, kept] - x[0, kept]) > 16 * roundoff + tolerance
+            wrong = unlike.any(axis=1) | wrong.any(axis=1)
+            if wrong.any():
+                return int(some[wrong.argmax()])
+    return None
 
 
 def _integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
@@ -438,22 +481,21 @@ def _are_scores_relative(matrices: np.ndarray, roundoff: float) -> bool:
 
 
 def _until(measurement: Measurement, eps: float) -> int | None:
-    """The first position whose angles do not follow; None if all do, or if the blocks are no rotations.
-
-    Powers of two come first, because the frequencies follow from them.
-    """
+    """The first position whose angles do not follow; None if all do, or if the blocks are no rotations."""
+    # Powers of two come first, because the frequencies follow from them.
     rotations, positions = rotations_of(measurement.blocks), measurement.positions
     roundoff = roundoff_of(rotations, eps)
     if roundoff is None:
         return None
-    frequencies = frequencies_of(rotations.angle[: len(powers(int(positions.max()) + 1))], roundoff)
+    frequencies = fitted(rotations.angle[: len(powers(int(positions.max()) + 1))], roundoff)
     if frequencies.until is not None:
         return frequencies.until
-    turned = wrapped(rotations.angle - rotations.angle[0])
+    w, errors = frequencies.values, frequencies.errors
+    off = wrapped(wrapped(rotations.angle - rotations.angle[0]) - exact_angles(positions, w))
     of = np.full(len(positions), True)
     within = of
     for length in LENGTHS:  # the most positions that one precision explains
-        precision = precision_of(turned[of], positions[of], frequencies.values, 0, frequencies.errors, 2 * roundoff)
+        precision = precision_of(off[of], positions[of], w, errors, 2 * roundoff)
         within = precision.within if of.all() else within
         if precision.name is not None:
             rest = positions[~of & ~within]
@@ -463,27 +505,24 @@ def _until(measurement: Measurement, eps: float) -> int | None:
 
 
 def _magnitude(rotations: Blocks, roundoff: float) -> tuple[float, float]:
-    """The factor of all lengths, and its error."""
     length, error = float(np.median(rotations.length)), 4 * roundoff
     return (1.0 if abs(length - 1.0) <= error else length), error * length
 
 
-def _of_text(rope: RotaryEmbedding) -> RotaryEmbedding:
+def _of_text(rope: Embedding) -> Embedding:
     """An embedding of one axis that is the same where all position axes are equal."""
     if rope.base is not None:
         return rope.replace(sections=None)
-    return rope.replace(inv_freq=numbers_of(rope)[:, 0].sum(axis=0).tolist())
+    return rope.replace(inv_freq=frequencies_of(rope)[:, 0].sum(axis=0).tolist())
 
 
-def _nearest_factor(rotation: Rotation, near: RotaryEmbedding | None) -> float:
+def _nearest_factor(rotation: Rotation, near: Embedding) -> float:
     """The attention factor: that of a value, its square, 1, or the simplest number."""
-    found, error = rotation.magnitude, rotation.magnitude_error
-    own: Any = 1.0 if near is None else near.attention_factor
+    found, error, own = rotation.magnitude, rotation.magnitude_error, near.attention_factor
     known = [each for each in (own, 1.0, own * own) if abs(each - found) <= max(2 * error, 1e-6 * each)]
     return known[0] if known else simplest(found - max(error, 1e-7 * found), found + max(error, 1e-7 * found))[0]
 
 
 def _direction(frequencies: Fitted) -> int | None:
-    """The sign of the frequencies that are not zero."""
     signs = set(np.sign(frequencies.values[np.abs(frequencies.values) > frequencies.errors]).astype(int).tolist())
     return signs.pop() if len(signs) == 1 else None

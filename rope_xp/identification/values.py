@@ -1,22 +1,21 @@
 """The `RotaryEmbedding` that has measured pairs, frequencies and magnitude."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 from math import exp, inf, log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import LinearScaling, Scaling
-from rope_xp.identification.blocks import Channels, Place, places_of
-from rope_xp.identification.calls import ROUNDOFF
-from rope_xp.identification.maps import frequencies_of
-from rope_xp.identification.phases import Fitted
-from rope_xp.identification.rules import Rule, changed_rule_of, rounded_to, roundings, rule_of, simplest
+from rope_xp.identification.behaviour import frequencies_of
+from rope_xp.identification.pairs import Channels, Fitted, Place, places_of
+from rope_xp.identification.precision import ROUNDOFF, rounded_to, roundings
+from rope_xp.identification.rules import Rule, changed_rule_of, rule_of, simplest
 from rope_xp.sections import ORDERS, Sections
-from rope_xp.types import Values
+from rope_xp.types import Array, Embedding, Values
 
 # Numbers of scaling rules that act by their ratio to the original length.
 RATIOS, LENGTH = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"), "original_max_position_embeddings"
@@ -25,33 +24,27 @@ GIVEN: Values = {"base": None, "scaling": None, "sections": None, "reverse": Fal
 
 
 class Rotation(NamedTuple):
-    """What was measured. `direction` is None if the frequencies have both signs.
-
-    `of_axes` are the frequencies "axes pairs" of each position axis, whose sum `frequencies` are.
-    """
+    """What was measured."""
 
     head_dim: int
     channels: Channels
     frequencies: Fitted
-    direction: int | None
+    direction: int | None  # None if the frequencies have both signs
     magnitude: float
     magnitude_error: float
-    of_axes: np.ndarray
+    of_axes: np.ndarray  # the frequencies "axes pairs" of each position axis, whose sum `frequencies` are
 
 
 class Value(NamedTuple):
-    """An embedding, and the number that each measured pair has in it.
-
-    `change` is the rule of its frequencies if a function changes a rule in a way that no embedding states.
-    """
+    """An embedding, and the number that each measured pair has in it."""
 
     rope: RotaryEmbedding
     numbers: np.ndarray
-    change: Rule | None = None
+    change: Rule | None = None  # the rule of its frequencies, if a function changes a rule as no embedding states it
 
 
 def value_of(rotation: Rotation) -> Value | None:
-    """The value of the layout whose rule has the fewest digits; without a rule, with frequencies as numbers."""
+    """The value where all position axes are equal: that whose rule has the fewest digits; else, numbers."""
     places = list(places_of(rotation.channels, rotation.head_dim))
     if not places:
         return None
@@ -64,7 +57,8 @@ def value_of(rotation: Rotation) -> Value | None:
                 return Value(
                     _with_numbers(_channels_of(place, rotation), inv_freq.tolist(), rotation), place.numbers, change
                 )
-        numbers = [_simplest(w, error) for w, error in zip(*_of_all_pairs(places[0], rotation))]
+        measured = (_of_all_pairs(places[0], each) for each in rotation.frequencies[:2])
+        numbers = [_simplest(w, error) for w, error in zip(*measured)]
         options = _channels_of(places[0], rotation)
         return Value(_with_numbers(options, numbers, rotation), places[0].numbers)
     rule, place = min(found, key=lambda each: each[0].digits)
@@ -77,14 +71,11 @@ def value_of(rotation: Rotation) -> Value | None:
     return Value(rope, place.numbers)
 
 
-def value_near(near: RotaryEmbedding, rotation: Rotation) -> Value | None:
-    """The value with the fewest changes of another one that has the measured frequencies; None without one.
-
-    Its attention factor is that of its scaling rule.
-    """
+def value_near(near: Embedding, rotation: Rotation) -> Value | None:
+    """The value with the fewest changes of another one that has the measured frequencies; None without one."""
     for place in places_of(rotation.channels, rotation.head_dim):
-        measured, errors = np.zeros((len(rotation.of_axes), place.pairs)), np.zeros(place.pairs)
-        measured[:, place.numbers], errors[place.numbers] = rotation.of_axes, rotation.frequencies.errors
+        measured = _of_all_pairs(place, rotation.of_axes)
+        errors = _of_all_pairs(place, rotation.frequencies.errors)
         options = {**_channels_of(place, rotation), "attention_factor": None, "xpos": None}
         rope = nearest(near, options, measured, errors, rotation.direction == -1)
         if rope is not None:
@@ -93,13 +84,11 @@ def value_near(near: RotaryEmbedding, rotation: Rotation) -> Value | None:
 
 
 def nearest(
-    near: RotaryEmbedding, options: Values, measured: np.ndarray, errors: np.ndarray, reverse: bool
+    near: Embedding, options: Values, measured: np.ndarray, errors: np.ndarray, reverse: bool
 ) -> RotaryEmbedding | None:
-    """The first candidate that has measured frequencies "axes pairs"; None without one.
-
-    They may be rounded to float32, or all to bfloat16 or float16. Exact ones come first, after the value without
-    changes.
-    """
+    """The first candidate that has measured frequencies "axes pairs"; None without one."""
+    # They may be rounded to float32, or all to bfloat16 or float16. Exact ones come first, after the value without
+    # changes.
     rounded = ROUNDOFF["float32"] * roundings(measured)
     for bits, name in ((8, "bfloat16"), (11, "float16")):
         if (np.abs(rounded_to(bits, measured) - measured) <= errors).all():
@@ -116,11 +105,11 @@ def nearest(
     return next((rope for rope, off in found if (off <= rounded * np.abs(measured)).all()), None)
 
 
-def in_terms_of(near: RotaryEmbedding, rope: RotaryEmbedding) -> RotaryEmbedding:
+def in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
     """The same value with the original length of another one: only its ratios to other numbers act."""
     other, scaling = near.scaling, rope.scaling
     names = [name for name in RATIOS if hasattr(scaling, name)]
-    length: Any = getattr(other, LENGTH, None)
+    length = getattr(other, LENGTH, None)
     if scaling is None or type(scaling) is not type(other) or not names or not length:
         return rope
     times = length / getattr(scaling, LENGTH)
@@ -135,20 +124,18 @@ def in_terms_of(near: RotaryEmbedding, rope: RotaryEmbedding) -> RotaryEmbedding
     return rope
 
 
-def _candidates(
-    near: RotaryEmbedding, options: Values, measured: np.ndarray, reverse: bool
-) -> Iterator[RotaryEmbedding]:
+def _candidates(near: Embedding, options: Values, measured: np.ndarray, reverse: bool) -> Iterator[RotaryEmbedding]:
     """Values with these channels: with the base and the rule of another one, without one of them, or with neither."""
     width, whole = options["rotary_dim"], near.head_dim - options["first_channel"]
 
-    def value(**changes: Any) -> Iterator[RotaryEmbedding]:
+    def value(**changes: object) -> Iterator[RotaryEmbedding]:
         try:
             yield near.replace(**options, **changes)
         except ValueError:  # the arguments do not fit together
             return
 
     if near.base is None:
-        rows: Any = frequencies_of(near)[:, 0]
+        rows = frequencies_of(near)[:, 0]
         yield from (each for sign in (1.0, -1.0) for each in value(inv_freq=(sign * rows).tolist()))
         return
     for sections in (near.sections, *_other_sections(near.sections)):
@@ -193,6 +180,55 @@ def _plain(number: float) -> tuple[float, ...]:
     return (*(simplest(number * (1 - each), number * (1 + each))[0] for each in (2e-5, 1e-9)), number)
 
 
+def with_axes(value: Value, rotation: Rotation) -> RotaryEmbedding | None:
+    """The embedding of several position axes: with sections, or with numbers; None if axes do not add up."""
+    rope: Embedding = value.rope
+    if len(rotation.of_axes) == 1:
+        return value.rope
+    inv_freq, rows = np.asarray(rope.inv_freq), np.zeros((len(rotation.of_axes), rope.pairs))
+    rows[:, value.numbers] = rotation.of_axes
+    if not np.allclose(rows.sum(axis=0), inv_freq, rtol=1e-4, atol=1e-9):
+        return None
+    alone = np.count_nonzero(rows, axis=0) == 1
+    rows = np.where((rows != 0.0) & alone, inv_freq, rows)  # a pair of one axis: its number has been rounded
+    if alone.all():
+        axis_of_pair, allowed = np.argmax(rows != 0.0, axis=0), ROUNDOFF["float32"] * roundings(rows) * np.abs(rows)
+        for found in _with_sections(_with_base(rope, rows, axis_of_pair), axis_of_pair.tolist()):
+            if (np.abs(np.asarray(found.inv_freq) - rows) <= allowed).all():
+                return found
+    return value.rope.replace(**GIVEN, inv_freq=rows.tolist(), attention_factor=rope.attention_factor)
+
+
+def _with_base(rope: Embedding, rows: np.ndarray, axis_of_pair: np.ndarray) -> Embedding | None:
+    """The embedding with a base: its own, or that of the progression of one axis; None without."""
+    if rope.base is not None:
+        return rope
+    own = np.abs(rows[0, axis_of_pair == 0])
+    rule = rule_of(own, ROUNDOFF["float32"] * own, rope.attention_factor, ROUNDOFF["float32"])
+    if rule is None:
+        return None
+    reverse = bool((rows <= 0.0).all())
+    try:
+        return rope.replace(inv_freq=None, base=rule.base, scaling=rule.scaling, reverse=reverse)
+    except ValueError:  # its magnitude is not that of the rule
+        return None
+
+
+def _with_sections(rope: Embedding | None, axis_of_pair: list[int]) -> Iterator[RotaryEmbedding]:
+    """The embedding with all sections that have these axes, the usual order of axes first."""
+    if rope is None:
+        return
+    axes = max(axis_of_pair) + 1
+    for order, axis_of_section in product(ORDERS, (None, *permutations(range(axes)))):
+        sizes = [axis_of_pair.count(axis) for axis in axis_of_section or range(axes)]
+        try:
+            sections = Sections(sizes, order, axis_of_section)
+            if list(sections.axis_of_pair) == axis_of_pair:
+                yield rope.replace(sections=sections)
+        except ValueError:  # the sizes do not fit this order
+            continue
+
+
 def rule_in_any_order(rotation: Rotation) -> Rule | None:
     """The rule of the frequencies, fastest first, of pairs that no layout has."""
     values = np.abs(rotation.frequencies.values)
@@ -203,19 +239,18 @@ def rule_in_any_order(rotation: Rotation) -> Rule | None:
 def _rule_at(place: Place, rotation: Rotation, rule_of: Callable[..., Rule | None] = rule_of) -> Rule | None:
     if rotation.direction is None:
         return None
-    values, errors = _of_all_pairs(place, rotation)
+    values, errors = (_of_all_pairs(place, each) for each in rotation.frequencies[:2])
     return rule_of(np.abs(values), errors, rotation.magnitude, rotation.magnitude_error)
 
 
-def _of_all_pairs(place: Place, rotation: Rotation) -> tuple[np.ndarray, np.ndarray]:
-    """The frequencies of all pairs of a layout, and their errors. Pairs that are not rotated have frequency 0."""
-    values, errors = np.zeros(place.pairs), np.zeros(place.pairs)
-    values[place.numbers], errors[place.numbers] = rotation.frequencies.values, rotation.frequencies.errors
-    return values, errors
+def _of_all_pairs(place: Place, numbers: np.ndarray) -> np.ndarray:
+    """Numbers "... pairs" of all pairs of a layout, from those of the measured ones. Others are not rotated."""
+    result = np.zeros((*numbers.shape[:-1], place.pairs))
+    result[..., place.numbers] = numbers
+    return result
 
 
 def _channels_of(place: Place, rotation: Rotation) -> Values:
-    """The arguments of `RotaryEmbedding` for its channels."""
     return {
         "head_dim": rotation.head_dim,
         "layout": place.layout,
@@ -225,12 +260,11 @@ def _channels_of(place: Place, rotation: Rotation) -> Values:
     }
 
 
-def _with_numbers(options: Values, inv_freq: Any, rotation: Rotation) -> RotaryEmbedding:
+def _with_numbers(options: Values, inv_freq: Sequence[float] | Array | None, rotation: Rotation) -> RotaryEmbedding:
     return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=_magnitude(rotation))
 
 
 def _magnitude(rotation: Rotation) -> float:
-    """The simplest number within the error of the magnitude."""
     if rotation.magnitude == 1.0:
         return 1.0
     error = rotation.magnitude_error
@@ -238,5 +272,4 @@ def _magnitude(rotation: Rotation) -> float:
 
 
 def _simplest(w: float, error: float) -> float:
-    """The simplest number within the error of a frequency."""
     return 0.0 if abs(w) <= error else float(np.sign(w)) * simplest(abs(w) - error, abs(w) + error)[0]

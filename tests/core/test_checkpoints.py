@@ -16,8 +16,8 @@ from safetensors.numpy import save_file
 
 from rope_xp import RotaryEmbedding, from_config, identify_checkpoint
 from rope_xp.checkpoints import contents
-from rope_xp.checkpoints.buffers import DTYPES
-from rope_xp.checkpoints.safetensors_file import BITS, read_safetensors
+from rope_xp.checkpoints.contents import BITS, read_safetensors
+from rope_xp.checkpoints.findings import DTYPES
 from rope_xp.configs.readers import files
 
 LLAMA = dict(model_type="llama", hidden_size=24, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3)

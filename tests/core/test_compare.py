@@ -22,7 +22,7 @@ from rope_xp import (
     assert_same,
     compare,
 )
-from rope_xp.comparison.first_position import _first_of_pair
+from rope_xp.comparison.measures import _first_of_pair
 
 HEAD_DIM, BASE, FACTOR, FAR = 32, 10_000.0, 1.25, 100_000
 SCALING = YarnScaling(factor=4.0, original_max_position_embeddings=64, attention_factor=FACTOR)

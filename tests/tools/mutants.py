@@ -28,16 +28,16 @@ kernels/reference.py
     the row after the last taken for one: (positions < libraries.size_of(table, 0)) ==> (positions <= table.shape[0])
     rows from the end: known = (positions >= 0) ==> known = (positions >= -table.shape[0])
     rows of the table before: tables.append(tables[-1] if shared else ==> tables.append(tables[-1] if index else
-comparison/first_position.py
+comparison/measures.py
     a pair found apart too late: max(ceil((beginning - angle) / step), after + 1)
         ==> max(ceil((beginning - angle) / step) + 1, after + 1)
     a pair that turns back starts ahead: start, step = -start, -step ==> step = -step
-identification/maps.py
+identification/behaviour.py
     sines that are swapped turn the same way: quarter * pi / 2 - start, -step ==> quarter * pi / 2 - start, step
-identification/irregular.py
-    a value confirmed at any position: if wrong.any():\n                    return int
-        ==> if False:\n                    return int
-identification/irregular.py
+identification/search.py
+    a value confirmed at any position: if wrong.any():\n                return int
+        ==> if False:\n                return int
+identification/probe.py
     calls that need not agree: if wrong.any():\n            return _in ==> if False:\n            return _in
 frequencies/progressions.py
     another base: Decimal(base) ==> Decimal(2 * base)
@@ -131,27 +131,26 @@ configs/readers/gguf_file.py
 identification/probe.py
     a table kept for each shape taken for an index: return "first call" if ==> return "index" if
     positions of a call in another order: other[np.argsort(OTHER_ORDER)[ORDER]] ==> other
-identification/phases.py
+identification/pairs.py
     whole turns lost: total, last = 2 * total + rest, position ==> total, last = wrapped(2 * total + rest), position
-    float32 phases taken for exact ones: "exact": ROUNDOFF["float64"], ==> "exact": ROUNDOFF["float32"],
     offsets of the slowest pair alone: for w, of_pair in zip(frequencies[order], start[order]):
         ==> for w, of_pair in zip(frequencies[order[:1]], start[order[:1]]):
-identification/blocks.py
-    the opposite direction: (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2\n    rest
-        ==> (blocks[..., 0, 1] - blocks[..., 1, 0]) / 2\n    rest
+identification/precision.py
+    float32 phases taken for exact ones: "exact": ROUNDOFF["float64"], ==> "exact": ROUNDOFF["float32"],
+identification/pairs.py
+    the opposite direction: (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2 ==> (blocks[..., 0, 1] - blocks[..., 1, 0]) / 2
 identification/rules.py
     divided pairs taken for kept ones: _bases(measured, of_last_pairs=True) ==> _bases(measured)
 identification/search.py
     state that a long call leaves: again = self._matrices() ==> again = matrices
     a value that explains nothing: close = 6.0 * ==> close = np.inf *
-checkpoints/safetensors_file.py
+checkpoints/contents.py
     offsets from the start of the file: 8 + length, size) ==> 0, size)
-checkpoints/buffers.py
-    bfloat16 taken for float32: "BF16": ("f", 2.0**-8, 0.0) ==> "BF16": ("f", 2.0**-19, 0.0)
-checkpoints/widths.py
-    keys and values taken for heads of keys: both // 2, ==> both,
 checkpoints/findings.py
+    bfloat16 taken for float32: "BF16": ("f", 2.0**-8, 0.0) ==> "BF16": ("f", 2.0**-19, 0.0)
     Meta's projections taken for those of transformers: return "interleaved", "names ==> return "half", "names
+checkpoints/projections.py
+    keys and values taken for heads of keys: both // 2, ==> both,
 configs/block.py
     a scaling rule dropped: scaling: Any = rule(**values) ==> return None
     a legacy base ignored: base = default if base is None else base\n ==> base = default\n

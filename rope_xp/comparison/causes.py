@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from math import isclose
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from rope_xp.comparison.first_position import first_beyond
+from rope_xp.comparison.measures import first_beyond
 from rope_xp.comparison.report import number
-from rope_xp.identification.maps import Behaviour, directions_of, factor_of_scaling, frequencies_of
+from rope_xp.identification.behaviour import Behaviour, directions_of, factor_of_scaling, frequencies_of
 from rope_xp.layouts import LAYOUTS
+from rope_xp.types import Embedding
 
 
 class Property(NamedTuple):
@@ -19,24 +20,21 @@ class Property(NamedTuple):
     cause: str
     fields: tuple[str, ...]  # the arguments of `RotaryEmbedding` that state it
     others: tuple[str, ...]  # the fields of `Behaviour` that state it
-    text: Callable[[Behaviour], str]  # what the property is, in words, from a `Behaviour`
+    text: Callable[[Behaviour, Embedding], str]  # what the property is, in words, from a behaviour and its value
     advice: str  # what to do about a difference
 
 
-def _layout(each: Behaviour) -> str:
-    rope: Any = each.rope
+def _layout(each: Behaviour, rope: Embedding) -> str:
     blocks = "" if rope.blocks == 1 else f" in {rope.blocks} blocks"
     return f"{rope.layout}{blocks} ({LAYOUTS[rope.layout].partition(':')[0]})"
 
 
-def _width(each: Behaviour) -> str:
-    rope: Any = each.rope
+def _width(each: Behaviour, rope: Embedding) -> str:
     start = f" from channel {rope.first_channel} on" if rope.first_channel else ""
     return f"{rope.rotary_dim} of {rope.head_dim} channels{start}"
 
 
-def _frequencies(each: Behaviour) -> str:
-    rope: Any = each.rope
+def _frequencies(each: Behaviour, rope: Embedding) -> str:
     if each.change:
         return f"those of {each.change}"
     if rope.base is not None:
@@ -46,14 +44,16 @@ def _frequencies(each: Behaviour) -> str:
     return f"{values.max():.6g} to {values.min():.6g} radians per token, given"
 
 
-def _scaling(each: Behaviour) -> str:
-    rope: Any = each.rope
+def _scaling(each: Behaviour, rope: Embedding) -> str:
     return "none" if rope.scaling is None else rope.scaling.describe()
 
 
-def _sections(each: Behaviour) -> str:
-    rope: Any = each.rope
+def _sections(each: Behaviour, rope: Embedding) -> str:
     return "one position axis" if rope.sections is None else f"{rope.sections.order} {rope.sections.sizes}"
+
+
+def _offset(each: Behaviour, rope: Embedding) -> str:
+    return f"positions {'+-'[each.offset < 0]} {abs(each.offset)}" if each.offset else "positions as given"
 
 
 # In the order in which they are named where they act from the same position on. Where one property explains as much
@@ -63,7 +63,7 @@ PROPERTIES = (
         "axis",
         (),
         ("axis",),
-        lambda each: f"{each.axis} have the positions",
+        lambda each, rope: f"{each.axis} have the positions",
         "Give the tables an axis for heads, so that they are aligned with the tokens of x.",
     ),
     Property(
@@ -78,14 +78,14 @@ PROPERTIES = (
         "sincos order",
         (),
         ("quarter",),
-        lambda each: "cosine and sine exchanged" if each.quarter else "as in RoFormer",
+        lambda each, rope: "cosine and sine exchanged" if each.quarter else "as in RoFormer",
         "Check the order in which sine and cosine are returned and unpacked.",
     ),
     Property(
         "direction",
         ("reverse",),
         (),
-        lambda each: "reversed" if each.rope and each.rope.reverse else "usual",
+        lambda each, rope: "reversed" if rope.reverse else "usual",
         "Check the sign of the sines.",
     ),
     Property(
@@ -95,12 +95,12 @@ PROPERTIES = (
         _width,
         "Check which channels of a head are rotated (partial_rotary_factor).",
     ),
-    Property("base", ("base",), (), lambda each: number(each.rope and each.rope.base), "Check the base (rope_theta)."),
+    Property("base", ("base",), (), lambda each, rope: number(rope.base), "Check the base (rope_theta)."),
     Property(
         "attention factor",
         (),
         ("attention_factor",),
-        lambda each: number(each.attention_factor),
+        lambda each, rope: number(each.attention_factor),
         "Multiply sines and cosines by the attention factor exactly once.",
     ),
     Property(
@@ -110,16 +110,16 @@ PROPERTIES = (
         "offset",
         (),
         ("offset",),
-        lambda each: f"positions {'+-'[each.offset < 0]} {abs(each.offset)}" if each.offset else "positions as given",
+        _offset,
         "Check whether positions begin with 0, and that cached and new tokens are counted alike.",
     ),
     Property("sections", ("sections",), (), _sections, "Check which pairs follow which position axis."),
-    Property("decay", ("xpos",), (), lambda each: str(each.rope and each.rope.xpos), "Check the decay of XPos."),
+    Property("decay", ("xpos",), (), lambda each, rope: str(rope.xpos), "Check the decay of XPos."),
     Property(
         "phase precision",
         ("phase",),
         ("precision",),
-        lambda each: each.precision + " phases" * (not each.precision.endswith("tables")),
+        lambda each, rope: each.precision + " phases" * (not each.precision.endswith("tables")),
         "Compute position times frequency exactly or in float64, and round only sines and cosines. Where float32 "
         "phases are accepted, name the context in which the two must agree, or a larger tolerance.",
     ),
@@ -138,9 +138,9 @@ BY_CAUSE = {each.cause: each for each in PROPERTIES}
 def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Property]) -> Behaviour:
     """The first behaviour with some properties of the second. ValueError if they do not fit together."""
     properties = tuple(properties)
-    rope: Any = one.rope
+    rope = one.rope
     fields = {name: getattr(other.rope, name) for each in properties for name in each.fields}
-    if fields:
+    if fields and rope is not None:
         if other.rope is not None and other.rope.base is not None and "inv_freq" in fields:
             fields["inv_freq"] = None
         rope = rope.replace(**{"attention_factor": None, **fields})
@@ -181,12 +181,11 @@ def _subsets(one: Behaviour, other: Behaviour) -> Iterator[tuple[Property, ...]]
 
 
 def differ(one: Behaviour, other: Behaviour, each: Property) -> bool:
-    """Whether two behaviours state a property differently."""
     of_ropes = any(getattr(one.rope, name) != getattr(other.rope, name) for name in each.fields)
     return of_ropes or any(getattr(one, name) != getattr(other, name) for name in each.others)
 
 
-def _onset(one: Behaviour, other: Behaviour, each: Property, directions: object, horizon: int) -> int:
+def _onset(one: Behaviour, other: Behaviour, each: Property, directions: np.ndarray | None, horizon: int) -> int:
     """The first position at which a property alone changes a unit score by 1 %."""
     try:
         changed = with_properties(one, other, [each])

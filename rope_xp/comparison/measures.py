@@ -1,12 +1,12 @@
-"""How much two maps differ at a position, and the first position at which they differ by more than a limit."""
+"""How much two maps differ: at a position, where by more than a limit for the first time, and in attention."""
 
 from collections.abc import Iterator
 from math import acos, ceil, cos, remainder, tau
 
 import numpy as np
 
-from rope_xp.identification.calls import SIGNIFICANT_BITS
-from rope_xp.identification.maps import Map, aligned, part_of
+from rope_xp.identification.behaviour import Map, aligned
+from rope_xp.identification.precision import SIGNIFICANT_BITS
 
 # The largest head whose matrices are compared by all unit vectors. Wider heads, whose singular values take seconds, are
 # compared by the unit vectors of single channels.
@@ -17,6 +17,10 @@ MAX_MATRICES = 500
 # Where every position is tried, these are all positions of a chunk, up to a limit. The rest is one chunk of positions
 # at equal distances.
 CHUNK, LAST_TRIED = 8192, 2**20
+# One random query for each of `HEADS` heads, at the last position, and random keys at the last positions: `TOKENS` of
+# them, or fewer of wide heads. The seed makes the result the same each time.
+HEADS, TOKENS, SEED = 32, 4096, 0
+MAX_NUMBERS = 2**21
 
 
 def change_at(a: Map, b: Map, position: int) -> float:
@@ -57,11 +61,9 @@ def _columns(a: Map, b: Map) -> Iterator[tuple[float, float, float, float]]:
 
 
 def _first_of_pair(size: float, other: float, start: float, step: float, limit: float) -> int | None:
-    """The first position at which ``size - other * exp(i (start + step p))`` is longer than `limit`.
-
-    Its squared length is ``size**2 + other**2 - 2 size other cos(start + step p)``. It is too long where the angle is
-    within an interval around half a revolution.
-    """
+    """The first position at which ``size - other * exp(i (start + step p))`` is longer than `limit`."""
+    # Its squared length is size**2 + other**2 - 2 size other cos(start + step p). It is too long where the angle is
+    # within an interval around half a revolution.
     least = (size * size + other * other - limit * limit) / (2.0 * size * other)
     if least <= -1.0:
         return None
@@ -88,10 +90,7 @@ def _entry(angle: float, edge: float, step: float, after: int) -> int:
 
 
 def _pairs_that_may_differ(a: Map, b: Map, limit: float, context: int) -> tuple[Map, Map]:
-    """The maps without the pairs whose difference cannot reach the limit below `context`.
-
-    A rounded phase has three roundings: of the position, of the frequency and of their product.
-    """
+    """The maps without the pairs whose difference cannot reach the limit below `context`."""
     if not _grow_alike(a, b) or a.measured or b.measured:
         return a, b
     fastest = np.maximum(np.abs(a.step), np.abs(b.step)).max(axis=0)
@@ -99,10 +98,11 @@ def _pairs_that_may_differ(a: Map, b: Map, limit: float, context: int) -> tuple[
     apart = np.abs(a.size - b.size) + size * np.abs(a.start - b.start).max(axis=0)
     apart += size * np.abs(a.step - b.step).max(axis=0) * context
     if a.phase != b.phase or apart.any():
+        # A rounded phase has three roundings: of the position, of the frequency and of their product.
         roundoff = max(2.0 ** -SIGNIFICANT_BITS.get(each.phase, 64) for each in (a, b))
         apart += 4 * size * fastest * context * roundoff
     kept = np.nonzero(apart > limit)[0]
-    return part_of(a, kept), part_of(b, kept)
+    return a.part(kept), b.part(kept)
 
 
 def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
@@ -123,11 +123,9 @@ def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
 
 
 def _first_of_matrices(a: Map, b: Map, limit: float, context: int) -> int | None:
-    """The first position with a difference, of maps with different pairs.
-
-    From one position to the next, the change of a unit score grows by at most ``speed``. Positions that it cannot reach
-    are skipped.
-    """
+    """The first position with a difference, of maps with different pairs."""
+    # From one position to the next, the change of a unit score grows by at most `speed`. Positions that it cannot reach
+    # are skipped.
     speed = sum(float((np.abs(each.step) * each.size).max(initial=0.0)) for each in (a, b))
     grows = a.growth is not None or b.growth is not None
     position = count = 0
@@ -147,3 +145,28 @@ def _change_of_matrices(a: Map, b: Map, position: int) -> float:
     if head_dim > MAX_WIDTH:
         return float(np.linalg.norm(difference, axis=-2).max())
     return float(np.linalg.norm(difference, ord=2, axis=(-2, -1)).max())
+
+
+def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int) -> float:
+    """The share of attention that is on other tokens with `b` than with `a`, from 0 to 1: the mean of all heads.
+
+    Each map rotates queries at position ``context - 1`` and keys. `scales` are multiples of the usual softmax scale.
+    """
+    random = np.random.default_rng(SEED)
+    head_dim = a.head_dim or b.head_dim or 0
+    tokens = max(min(TOKENS, MAX_NUMBERS // max(head_dim, 1)), 1)
+    positions = np.arange(max(context - tokens, 0), context)
+    q, k = (random.standard_normal((rows, head_dim)) for rows in (HEADS, len(positions)))
+    one, other = (_weights(each, scale, q, k, positions) for each, scale in zip((a, b), scales))
+    return float(np.abs(one - other).sum(axis=1).mean() / 2)
+
+
+def _weights(each: Map, scale: float, q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """The weights "heads tokens" of attention."""
+    # XPos makes keys as much shorter as it makes queries longer. Scores do not depend on its centre.
+    each = each._replace(centre=int(positions[-1]))
+    of_keys = each if each.growth is None else each._replace(growth=-each.growth)
+    rotated_q = each.rotated(q, np.full(len(q), positions[-1]))
+    scores = rotated_q @ of_keys.rotated(k, positions).T * scale / np.sqrt(q.shape[1])
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)

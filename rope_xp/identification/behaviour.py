@@ -1,0 +1,244 @@
+"""What embeddings do, as values (`Behaviour`) and as numbers (`Map`): by what each pair of channels is multiplied."""
+
+from collections.abc import Callable, Sequence
+from math import pi
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rope_xp.arrays import libraries
+from rope_xp.identification.precision import PRECISIONS, ROUNDOFF, SIGNIFICANT_BITS, rounded_to, roundings
+from rope_xp.types import Embedding
+
+# Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
+ROUNDINGS = 8
+# Positions are split at so many bits: factors of both parts are few, and their product takes no sines.
+LOW_BITS = 8
+
+Complex: TypeAlias = NDArray[np.complex128]
+# The complex factors "positions rows pairs" of a function at integer positions.
+Factors: TypeAlias = Callable[[np.ndarray], Complex]
+
+
+class Pair(NamedTuple):
+    """The channels of one pair: those that are read, and those where the result is written."""
+
+    first: int
+    second: int
+    first_written: int
+    second_written: int
+
+    @property
+    def is_moved(self) -> bool:
+        return self[:2] != self[2:]
+
+
+class Map(NamedTuple):
+    """What an embedding does: at position p, a pair is multiplied by ``size * exp(i (start + step p))``."""
+
+    head_dim: int | None  # None if every width is left as it is
+    pairs: tuple[Pair, ...]
+    size: np.ndarray  # "pairs"
+    # "rows pairs": in radians, and in radians per token. There is a row for each direction of positions and for each
+    # head.
+    start: np.ndarray
+    step: np.ndarray
+    growth: np.ndarray | None = None  # "pairs": how much the logarithm of a query's size changes per token, by `XPos`
+    centre: int = 0  # the position at which `growth` changes no size
+    # "exact", or a key of `SIGNIFICANT_BITS`: the precision of positions, frequencies and their products. Tables in
+    # half precision are not imitated: only a function has them, which is measured.
+    phase: str = "exact"
+    measured: Factors | None = None  # in place of the factors that follow from the numbers
+
+    def factors(self, positions: ArrayLike) -> Complex:
+        """The complex factors "positions rows pairs" at integer positions."""
+        positions = np.asarray(positions)
+        if self.measured is not None:
+            return self.measured(positions)
+        if self.phase == "exact" and self.growth is None and len(positions) > 4 << LOW_BITS:
+            upper, number = np.unique(positions >> LOW_BITS, return_inverse=True)
+            found = self.size * np.exp(1j * (self.start + (upper << LOW_BITS)[:, None, None] * self.step))[number]
+            lower = np.exp(1j * np.arange(1 << LOW_BITS)[:, None, None] * self.step)
+            found *= lower[positions & ((1 << LOW_BITS) - 1)]
+            return found
+        positions = positions[:, None, None]
+        angles = _rounded(_rounded(positions, self.phase) * _rounded(self.step, self.phase), self.phase)
+        size = self.size if self.growth is None else self.size * np.exp((positions - self.centre) * self.growth)
+        return size * np.exp(1j * (self.start + angles))
+
+    def error_of(self, positions: np.ndarray, precision: str, roundoff: float) -> np.ndarray:
+        """How far factors "positions rows pairs" with phases and tables of this precision are from exact ones."""
+        tables = ROUNDOFF[precision.partition(" ")[0]] if precision.endswith("tables") else 0.0
+        size = np.maximum(self.size, 1.0)
+        of_angle = size * PRECISIONS["float32" if tables else precision] * roundings(self.step)
+        of_angle = of_angle + size * ROUNDINGS * ROUNDOFF["float64"]  # of a frequency that was measured
+        fixed = size * ROUNDINGS * max(roundoff, tables) + of_angle * (np.abs(self.start) + np.abs(self.step))
+        return fixed + positions[:, None, None] * (of_angle * np.abs(self.step))
+
+    def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray:
+        """The result "rows head_dim" of rows of x at integer positions, by one row of frequencies."""
+        first, second, to_first, to_second = self.channels
+        turned = (x[:, first] + 1j * x[:, second]) * self.factors(positions)[:, row]
+        result = x.copy()
+        result[:, to_first], result[:, to_second] = turned.real, turned.imag
+        return result
+
+    @property
+    def channels(self) -> np.ndarray:
+        """The channels "4 pairs" of all pairs, in the order of the fields of `Pair`."""
+        return np.array(self.pairs, dtype=int).reshape(-1, 4).T
+
+    def matrices(self, positions: ArrayLike, head_dim: int) -> np.ndarray:
+        """The matrices "positions rows head_dim head_dim" that multiply a head, as a column, at integer positions."""
+        factors = self.factors(positions)
+        first, second, to_first, to_second = self.channels
+        result = np.zeros((*factors.shape[:2], head_dim, head_dim))
+        channels = np.arange(head_dim)
+        result[..., channels, channels] = 1.0
+        result[..., first, first] = result[..., second, second] = 0.0
+        result[..., to_first, first] = result[..., to_second, second] = factors.real
+        result[..., to_second, first], result[..., to_first, second] = factors.imag, -factors.imag
+        return result
+
+    def of_scores(self) -> "Map":
+        """The map of scores: of a query at position p with a key at position 0, both rotated."""
+        pairs = tuple(Pair(*pair[:2], *pair[:2]) for pair in self.pairs)
+        start = np.zeros_like(self.start)
+        measured = self.measured and (lambda positions: self.factors(positions) * self.factors([0]).conj())
+        return self._replace(pairs=pairs, size=self.size**2, start=start, centre=0, measured=measured)
+
+    def part(self, numbers: np.ndarray) -> "Map":
+        """The map of some pairs, by their numbers."""
+        pairs = tuple(self.pairs[number] for number in numbers)
+        return self._with_columns(pairs, lambda values, _: values[..., numbers])
+
+    def over(self, pairs: tuple[Pair, ...]) -> "Map":
+        """The map of these pairs, which include its own. The others are not rotated."""
+        index = {pair: number for number, pair in enumerate(self.pairs)}
+        own = [index.get(pair, len(index)) for pair in pairs]
+
+        def columns(values: np.ndarray, of_others: float) -> np.ndarray:
+            return np.concatenate([values, np.full((*values.shape[:-1], 1), of_others)], axis=-1)[..., own]
+
+        return self._with_columns(pairs, columns)
+
+    def _with_columns(self, pairs: tuple[Pair, ...], columns: Callable[[np.ndarray, float], np.ndarray]) -> "Map":
+        """The map of other pairs. `columns` makes their values from those of its own, and from that of no rotation."""
+        return self._replace(
+            pairs=pairs,
+            size=columns(self.size, 1.0),
+            start=columns(self.start, 0.0),
+            step=columns(self.step, 0.0),
+            growth=None if self.growth is None else columns(self.growth, 0.0),
+            measured=self.measured and (lambda positions: columns(self.factors(positions), 1.0)),
+        )
+
+
+def _rounded(numbers: np.ndarray, precision: str) -> np.ndarray:
+    """Numbers with the significant bits of a precision. Products of two float32 numbers are exact in float64."""
+    bits = SIGNIFICANT_BITS.get(precision)
+    return numbers if bits is None else rounded_to(bits, np.asarray(numbers, dtype=np.float64))
+
+
+def aligned(a: Map, b: Map) -> tuple[Map, Map] | None:
+    """Two maps over the pairs of both; None if a channel is in different pairs."""
+    pairs = tuple(dict.fromkeys((*a.pairs, *b.pairs)))
+    channels = [channel for pair in pairs for channel in pair[:2]]
+    if len(set(channels)) < len(channels) or any(pair.is_moved for pair in set(a.pairs) ^ set(b.pairs)):
+        return None
+    return a.over(pairs), b.over(pairs)
+
+
+class Behaviour(NamedTuple):
+    """A value, and what a function may do besides."""
+
+    rope: Embedding | None  # None if nothing is rotated
+    factor: float = 1.0  # the attention factor, in addition to that of the scaling rule
+    offset: int | float = 0  # added to all positions, in tokens
+    # 1 if sine and cosine are exchanged; -1 if they are exchanged and both have the other sign; else 0.
+    quarter: int = 0
+    axis: str = "tokens"  # "tokens", or "heads" if each head is rotated by its number
+    # How phases are computed: "exact", "float32", "float16" or "bfloat16", or with which rounding their sines and
+    # cosines are: "float16 tables" or "bfloat16 tables".
+    precision: str = "exact"
+    roundoff: float = 0.0  # the unit roundoff of the results of a function, or of its tables if that is greater
+    # The rule of the frequencies, in words, if a function changes a rule in a way that no value states.
+    change: str = ""
+    measured: Factors | None = None  # of a function or of given frequencies, if they are not exactly those of `rope`
+
+    @property
+    def attention_factor(self) -> float:
+        return self.factor * factor_of_scaling(self.rope)
+
+    @property
+    def rotates(self) -> bool:
+        return self.rope is not None and bool(frequencies_of(self.rope).any())
+
+    def with_exact_phases(self) -> "Behaviour":
+        return self._replace(precision="exact", measured=None)
+
+    def map(self, directions: np.ndarray | None = None) -> Map:
+        """What it does to pairs of channels, for `directions_of` positions; by default, all axes grow together.
+
+        Of heads that are rotated by their number, it is what is done to head 1.
+        """
+        rope = self.rope
+        if rope is None:
+            nothing = np.zeros((1, 0))
+            return Map(None, (), np.zeros(0), nothing, nothing, phase=self.precision, measured=self.measured)
+        directions = np.ones((1, rope.axes)) if directions is None else directions
+        frequencies = frequencies_of(rope)
+        step = np.einsum("da,ahp->dhp", directions, frequencies)
+        start = np.broadcast_to(self.offset * frequencies.sum(axis=0), step.shape).reshape(-1, rope.pairs)
+        step = step.reshape(-1, rope.pairs)
+        if self.quarter:  # sin + i cos is i times the conjugate of cos + i sin
+            start, step = self.quarter * pi / 2 - start, -step
+        if self.axis == "heads":
+            start, step = start + step, 0.0 * step
+        growth, centre = (None, 0) if rope.xpos is None else (np.array(rope._scale.rates), rope.xpos.centre)
+        size = np.full(rope.pairs, self.attention_factor)
+        return Map(rope.head_dim, pairs_of(rope), size, start, step, growth, centre, self.precision, self.measured)
+
+
+def behaviour_of(rope: Embedding | None) -> Behaviour:
+    if rope is None:
+        return Behaviour(None)
+    return Behaviour(rope, rope.attention_factor / factor_of_scaling(rope), precision=rope.phase)
+
+
+def factor_of_scaling(rope: Embedding | None) -> float:
+    return 1.0 if rope is None or rope.scaling is None else rope.scaling.resolved_attention_factor
+
+
+def directions_of(ropes: Sequence[Embedding | None]) -> np.ndarray | None:
+    """How fast each position axis grows where embeddings are compared, "directions axes": each alone, and together.
+
+    Embeddings with different numbers of axes are compared where all axes grow together, as for text.
+    """
+    axes = {rope.axes for rope in ropes if rope is not None}
+    if len(axes) != 1 or axes == {1}:
+        return None
+    count = axes.pop()
+    return np.concatenate([np.ones((1, count)), np.eye(count)])
+
+
+def frequencies_of(rope: Embedding) -> np.ndarray:
+    """The frequencies "axes heads pairs" in float64."""
+    inv_freq = rope.inv_freq
+    if not isinstance(inv_freq, tuple):
+        inv_freq = libraries.without_gradient(inv_freq).tolist()
+    return np.array(inv_freq, dtype=np.float64).reshape(rope.axes, -1, rope.pairs)
+
+
+def pairs_of(rope: Embedding) -> tuple[Pair, ...]:
+    rotation = rope._rotation
+    read, written = (_channels(rope, layout) for layout in (rotation.read, rotation.write))
+    return tuple(Pair(*one, *other) for one, other in zip(read, written))
+
+
+def _channels(rope: Embedding, layout: str) -> list[tuple[int, int]]:
+    pairs, start, width = range(rope.pairs), rope.first_channel, rope.pairs // rope.blocks
+    if layout == "interleaved":
+        return [(start + 2 * j, start + 2 * j + 1) for j in pairs]
+    return [(start + j + j // width * width, start + j + j // width * width + width) for j in pairs]

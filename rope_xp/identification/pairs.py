@@ -1,0 +1,313 @@
+"""Pairs of channels in the matrices of a function, and what it does to them: angles, frequencies, offset, layout.
+
+At each position, the 2 x 2 block of a pair is a rotation. Its angles at several positions give the frequency, and its
+angle at position 0 the offset of positions.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf, pi
+from typing import NamedTuple
+
+import numpy as np
+
+from rope_xp.identification.precision import ROUNDOFF, exact_angles, roundings, wrapped
+from rope_xp.identification.rules import simplest
+
+# Entries below this part of the greatest one are zero. The sine of a slow pair is far above it.
+ZERO = 2.0**-40
+# How many angles give a frequency where sines and cosines are rounded.
+SPREAD = 512
+# An offset may turn the slowest pair this often.
+TURNS = 200
+
+
+class Channels(NamedTuple):
+    """How the channels of a result depend on those of `x`."""
+
+    inputs: np.ndarray  # "pairs 2": the channels of each pair that are read
+    outputs: np.ndarray  # "pairs 2": those that are written
+    kept: tuple[int, ...]  # the channels that stay as they are
+    # Other channels that are alone, multiplied by a constant or moved, as those of a pair of frequency 0 may be.
+    scaled: tuple[int, ...]
+    problem: str | None  # why the channels do not form pairs, in words
+
+
+class Blocks(NamedTuple):
+    """The 2 x 2 blocks of the pairs, "positions pairs" each: ``length * rotation(angle)`` plus what no rotation has."""
+
+    angle: np.ndarray
+    length: np.ndarray
+    rest: np.ndarray
+
+
+def channels_of(matrices: np.ndarray, eps: float) -> Channels:
+    """The pairs of matrices "positions outputs inputs", whose entries have the unit roundoff `eps`."""
+    pattern = np.abs(matrices).max(axis=0) > ZERO * min(np.abs(matrices).max(), 1.0)
+    outputs_of: dict[tuple[int, ...], list[int]] = {}
+    for channel, row in enumerate(pattern.tolist()):
+        outputs_of.setdefault(tuple(number for number, linked in enumerate(row) if linked), []).append(channel)
+    groups = sorted(outputs_of.items())
+    pairs = [(read, written) for read, written in groups if len(read) == len(written) == 2]
+    alone = [(read[0], written[0]) for read, written in groups if len(read) == len(written) == 1]
+    kept = [a for a, b in alone if a == b and np.abs(matrices[:, b, a] - 1.0).max() <= 8 * eps]
+    scaled = [a for a, _ in alone if a not in kept]
+    changing = [a for a, b in alone if np.ptp(matrices[:, b, a]) > 8 * eps * np.abs(matrices).max()]
+    problem = _why_no_pairs(groups, len(pattern)) or (
+        alone_in_words(changing or scaled) if changing or not pairs else ""
+    )
+    inputs, outputs = (np.array([pair[side] for pair in pairs], dtype=int).reshape(-1, 2) for side in (0, 1))
+    return Channels(inputs, outputs, tuple(kept), tuple(scaled), problem or None)
+
+
+def _why_no_pairs(groups: list[tuple[tuple[int, ...], list[int]]], width: int) -> str:
+    """Why groups of channels that are read and written are not all pairs or channels alone; empty if they are."""
+    used = [channel for read, _ in groups for channel in read]
+    unused = sorted({*range(width)} - {*used})
+    for read, written in groups:
+        if not len(read) == len(written) <= 2:
+            of = f"follow from channels {_list(read)}" if read else "are always 0"
+            return f"channels {_list(written)} {of}, so channels do not form pairs"
+    if unused:
+        return f"channels {_list(unused)} of x do not appear in the result"
+    return "a channel belongs to several pairs" if len(set(used)) < len(used) else ""
+
+
+def alone_in_words(channels: Sequence[int]) -> str:
+    """What is wrong with channels that are alone; empty if there are none."""
+    return (
+        f"channels {_list(channels)} are multiplied or moved, but not rotated" if channels else "no channels form pairs"
+    )
+
+
+def probes(channels: Channels, positions: np.ndarray, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two rows for each position: ones in the first and in the second channels of all pairs."""
+    both = np.zeros((2, head_dim))
+    for side in (0, 1):
+        both[side, channels.inputs[:, side]] = 1.0
+    return np.tile(both, (len(positions), 1)), np.repeat(positions, 2)
+
+
+def blocks_of(channels: Channels, results: np.ndarray) -> np.ndarray:
+    """The block of each pair from the results of `probes`, "positions pairs 2 2": output by input."""
+    read = results.reshape(-1, 2, results.shape[-1])[..., channels.outputs]  # positions inputs pairs outputs
+    return np.moveaxis(read, 1, -1)
+
+
+def rotations_of(blocks: np.ndarray) -> Blocks:
+    """Blocks "positions pairs 2 2" as rotations."""
+    cos, sin = _cos_and_sin(blocks)
+    rest = np.hypot((blocks[..., 0, 0] - blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] + blocks[..., 0, 1]) / 2)
+    return Blocks(np.arctan2(sin, cos), np.hypot(cos, sin), rest)
+
+
+def _cos_and_sin(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return (blocks[..., 0, 0] + blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2
+
+
+def roundoff_of(rotations: Blocks, at_least: float) -> float | None:
+    """The unit roundoff of the sines and cosines, from the lengths of blocks; None if they are no rotations."""
+    # The length of a block of rounded numbers is off by at most one unit roundoff of its length.
+    length = np.median(rotations.length, axis=0)
+    off = np.maximum(np.abs(rotations.length - length), rotations.rest) / np.maximum(length, ZERO)
+    return next((each for each in sorted(ROUNDOFF.values()) if each >= at_least and off.max() <= 4 * each), None)
+
+
+def why_no_rotation(blocks: np.ndarray, pairs: np.ndarray) -> str:
+    """What blocks are that are no rotations, in words."""
+    rotations = rotations_of(blocks)
+    close = 4 * ROUNDOFF["bfloat16"]
+    pair = "(" + ", ".join(map(str, pairs[0])) + ")"
+    if rotations.rest.max() <= 0.1 * np.ptp(rotations.length):
+        factors = _factors(*_cos_and_sin(blocks))
+        if factors is not None:
+            return "cos is multiplied by {:.6g}, and sin by {:.6g}; the factor must be the same".format(*factors)
+        return f"the length of a pair such as {pair} changes with the position, as XPos does for queries or keys alone"
+    rows = np.hypot(blocks[..., 0], blocks[..., 1])
+    if np.ptp(rows, axis=0).max() <= close * rows.max():
+        if rotations.length.max() <= close * rows.max():
+            return f"pairs such as {pair} are reflected, because the sign of one term is wrong"
+        first = np.arctan2(-blocks[..., 0, 1], blocks[..., 0, 0])
+        second = np.arctan2(blocks[..., 1, 0], blocks[..., 1, 1])
+        if np.abs(first + second).max() <= close or np.abs(np.sin(first + second)).max() <= close:
+            return f"both channels of pairs such as {pair} get the same sign of sin; one must be negative"
+        return (
+            f"the two channels of a pair such as {pair} are multiplied by sines and cosines of different angles, "
+            "because the tables repeat frequencies in the order of another layout"
+        )
+    return f"pairs of channels such as {pair} do not keep their length and their angle"
+
+
+def _factors(cos: np.ndarray, sin: np.ndarray) -> tuple[float, float] | None:
+    """Two factors a, b with ``(cos / a)**2 + (sin / b)**2 == 1`` everywhere, by least squares; None without."""
+    terms = np.stack([cos.ravel() ** 2, sin.ravel() ** 2], axis=-1)
+    squares, *_ = np.linalg.lstsq(terms, np.ones(len(terms)), rcond=None)
+    if (squares <= 0.0).any() or np.abs(terms @ squares - 1.0).max() > 2 * ROUNDOFF["bfloat16"]:
+        return None
+    a, b = 1.0 / np.sqrt(squares)
+    return (float(a), float(b)) if abs(a - b) > 1e-3 * a else None
+
+
+def _list(channels: Iterable[int]) -> str:
+    numbers = [str(each) for each in channels]
+    return ", ".join(numbers[:4]) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
+
+
+class Fitted(NamedTuple):
+    """Frequencies in radians per position, and the largest error of each."""
+
+    values: np.ndarray
+    errors: np.ndarray
+    start: np.ndarray  # the angles at position 0
+    until: int | None  # the first of the positions 1, 2, 4, 8, ... whose angles do not follow; None if all do
+
+
+def powers(seq_len: int) -> np.ndarray:
+    """The positions 0, 1, 2, 4, 8, ... below `seq_len`."""
+    return np.array([0, *(2**k for k in range(63) if 2**k < seq_len)])
+
+
+def fitted(angle: np.ndarray, roundoff: float) -> Fitted:
+    """The frequencies from angles "positions pairs" at the positions of `powers`."""
+    # The angle at position 1 gives the frequency. Each doubling of the position halves its error, and its turns follow
+    # from the angle before.
+    turned = angle[0] + wrapped(angle[1] - angle[0])
+    total, last, until = turned - angle[0], 1, None
+    noise = 4 * roundoff
+    for number, of_position in enumerate(angle[2:], 2):
+        position = 2 ** (number - 1)
+        rest = wrapped(of_position - angle[0] - 2 * total)
+        if np.abs(rest).max() > max(0.05, 8 * noise):
+            until = position
+            break
+        total, last = 2 * total + rest, position
+    values = total / last
+    errors = 2 * noise / last + 4 * ROUNDOFF["float64"] * np.abs(values)
+    return Fitted(values, errors, angle[0], until)
+
+
+def narrowed(known: Fitted, angle: np.ndarray, where: np.ndarray, roundoff: float) -> Fitted:
+    """Frequencies with smaller errors, from angles "positions pairs" whose sines and cosines were rounded."""
+    # Each angle gives an interval of frequencies, and the frequency is in all of them. The rounding of a sine and a
+    # cosine changes the tangent by a factor, so angles near a quarter of a revolution are exact.
+    rest = wrapped(angle - exact_angles(where, known.values))
+    phase = np.abs(where[:, None] * known.values) * roundings(known.values) * ROUNDOFF["float32"]
+    rounding = roundoff * (1.0 + 4.0 * roundoff) * np.abs(np.sin(2.0 * angle)) + 8 * ROUNDOFF["float64"]
+    if roundoff == ROUNDOFF["float16"]:
+        rounding = rounding + 2.0**-24  # its smallest numbers
+    for error in (rounding, rounding + phase, 2.0 * rounding + phase):
+        ends = np.stack([rest - error, rest + error]) / where[:, None]
+        least, most = ends.min(axis=0).max(axis=0), ends.max(axis=0).min(axis=0)
+        if (least <= most).all():
+            values = known.values + (least + most) / 2
+            return known._replace(values=values, errors=(most - least) / 2 + 4 * ROUNDOFF["float64"] * np.abs(values))
+    return known
+
+
+def spread(longest: int) -> np.ndarray:
+    """Positions from 1 to `longest`, of which half are far."""
+    if longest <= SPREAD:
+        return np.arange(1, longest + 1)
+    near = np.geomspace(1, longest, SPREAD // 2).astype(int)
+    return np.union1d(near, np.linspace(longest // 2, longest, SPREAD // 2 + 1).astype(int))
+
+
+class Start(NamedTuple):
+    """The angles at position 0: the offset of positions that explains them, else words for what they are."""
+
+    offset: int | float | None
+    words: str
+
+
+def start_of(start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float) -> Start:
+    """What the angles at position 0 say. A rotary embedding has none, or those of an offset."""
+    close = 8 * roundoff
+    if np.abs(start).max() <= close:
+        return Start(0, "")
+    constant = np.abs(wrapped(start - start[0])).max() <= close and len(start) > 1
+    if constant and abs(abs(start[0]) - pi / 2) <= close:
+        if start[0] > 0.0 and (frequencies <= errors).all():
+            return Start(None, "sin and cos are swapped, so the angle is a quarter turn minus position * frequency")
+        more = "more" if start[0] > 0.0 else "less"
+        return Start(None, f"sin and cos are swapped, and a sign differs: each angle is a quarter turn {more}")
+    offset, error = _offset(start, frequencies, errors, roundoff)
+    if offset is None and constant:
+        return Start(None, f"all pairs are turned by a constant angle of {start[0]:.6g}")
+    if offset is None:
+        return Start(None, "pairs are turned at position 0 by angles that no offset of the positions explains")
+    whole, error = round(offset), max(error, 1e-6 * abs(offset))
+    if abs(offset - whole) > error:
+        offset, whole = simplest(abs(offset) - error, abs(offset) + error)[0] * np.sign(offset), None
+    offset = float(offset) if whole is None else whole
+    return Start(offset, f"positions are shifted: the angle at position p is that of p + {offset}".replace("+ -", "- "))
+
+
+def _offset(
+    start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float
+) -> tuple[float | None, float]:
+    """The least offset whose angles are `start`, and its error; None if there is none."""
+    # The slowest pair gives the offset up to whole turns, of which some are tried. Faster pairs make it more exact.
+    order = np.argsort(np.abs(frequencies))
+    order = order[np.abs(frequencies[order]) > errors[order]]
+    if not len(order):
+        return None, inf
+    turns = np.arange(-TURNS, TURNS + 1)
+    offset, error = 2 * pi * turns / frequencies[order[0]], inf
+    for w, of_pair in zip(frequencies[order], start[order]):
+        if 4 * roundoff / abs(w) < error:
+            offset, error = offset + wrapped(of_pair - w * offset) / w, 4 * roundoff / abs(w)
+    rest = np.abs(wrapped(start - offset[:, None] * frequencies))
+    # Phases may be products in float32.
+    allowed = errors + np.abs(frequencies) * ROUNDOFF["float32"] * roundings(frequencies)
+    within = np.abs(frequencies) * error + np.abs(offset)[:, None] * allowed + 16 * roundoff
+    fits = np.flatnonzero((rest <= within).all(axis=1) & (within < 1.0).all(axis=1))
+    if not len(fits):
+        return None, error
+    # One pair alone leaves many offsets. Someone chose a whole number, and a small one.
+    return float(
+        min(offset[fits], key=lambda each: (abs(each - round(each)) > error * (1 + abs(each)), abs(each)))
+    ), error
+
+
+class Place(NamedTuple):
+    """A layout, and the number of each measured pair in it. Pairs that were not measured have frequency 0."""
+
+    layout: str
+    first_channel: int
+    pairs: int
+    blocks: int
+    numbers: np.ndarray
+
+
+def places_of(channels: Channels, head_dim: int) -> Iterator[Place]:
+    """All layouts that have these pairs, the most usual ones first."""
+    inputs, outputs = channels.inputs, channels.outputs
+    if not len(inputs):
+        return
+    first, step = int(inputs[0, 0]), inputs[:, 1] - inputs[:, 0]
+    if not (step == step[0]).all():
+        return
+    same = (inputs == outputs).all()
+    if same:
+        yield from _half(inputs, first, int(step[0]), head_dim)
+    neighbours = (step == 1).all() and ((inputs[:, 0] - first) % 2 == 0).all()
+    if neighbours:
+        numbers = (inputs[:, 0] - first) // 2
+        if same:
+            last = max((*channels.scaled, int(inputs[-1, 1])))  # pairs of frequency 0 may follow
+            widths = {(last + 1 - first) // 2, (head_dim - first) // 2}
+            yield from (Place("interleaved", first, pairs, 1, numbers) for pairs in sorted(widths))
+        else:
+            pairs = int(outputs[0, 1] - outputs[0, 0])
+            if (outputs[:, 0] == first + numbers).all() and (outputs[:, 1] == first + pairs + numbers).all():
+                yield Place("interleaved_to_half", first, pairs, 1, numbers)
+
+
+def _half(inputs: np.ndarray, first: int, step: int, head_dim: int) -> Iterator[Place]:
+    """Halves of one block, or of several equal blocks."""
+    block, within = np.divmod(inputs[:, 0] - first, 2 * step)
+    if (within >= step).any():
+        return
+    blocks = int(block[-1]) + 1
+    if (step == 1 and blocks > 1) or first + 2 * step * blocks > head_dim:
+        return
+    yield Place("half", first, step * blocks, blocks, block * step + within)

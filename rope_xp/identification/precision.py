@@ -1,0 +1,98 @@
+"""How exact numbers and phases are: roundings of dtypes, and the precision of phases that explains measured angles."""
+
+from math import pi
+from typing import NamedTuple
+
+import numpy as np
+
+from rope_xp.arrays import exact_phases
+
+# The unit roundoff of each dtype: half the distance from 1 to the next number.
+SIGNIFICANT_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+ROUNDOFF = {name: 2.0**-bits for name, bits in SIGNIFICANT_BITS.items()}
+# The precisions of a phase, in the order in which they are tried, and their unit roundoff. "exact" includes products in
+# float64. Errors where bfloat16 rounds are not those of float16.
+PRECISIONS = {"exact": ROUNDOFF["float64"], **{name: ROUNDOFF[name] for name in ("float32", "bfloat16", "float16")}}
+# The significant bits of the precisions that do not hold all positions of a test.
+COARSE_BITS = {name: SIGNIFICANT_BITS[name] for name in ("float16", "bfloat16")}
+# At positions up to it, products with bfloat16 and float16 are seen to be rounded.
+SMALL = 8
+
+
+def rounded_to(bits: int, values: np.ndarray) -> np.ndarray:
+    """Values rounded to so many significant bits."""
+    fraction, exponent = np.frexp(values)
+    return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
+
+
+def roundings(frequencies: np.ndarray) -> np.ndarray:
+    """How many units of roundoff a product of position and frequency may be off."""
+    # Position, frequency and product are rounded. An exponent such as -j * log(base), if it is rounded, has an error
+    # that grows with it.
+    return 5.0 + 3.0 * np.abs(np.log(np.maximum(np.abs(frequencies), 1e-30)))
+
+
+def noise(eps: float) -> float:
+    """How far two results of the same numbers may be apart, relative to the largest, for a unit roundoff."""
+    return 8 * eps + 64 * min(eps, ROUNDOFF["float32"])
+
+
+def wrapped(angle: np.ndarray) -> np.ndarray:
+    """Angles between -pi and pi."""
+    return (angle + pi) % (2 * pi) - pi
+
+
+def exact_angles(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
+    """Positions times frequencies, "positions pairs", between -pi and pi."""
+    exact = exact_phases.Frequencies(tuple(map(float, frequencies)))
+    sin, cos = exact_phases.sin_cos(positions, exact, np.dtype("float64"))
+    return np.arctan2(sin, cos)
+
+
+class Precision(NamedTuple):
+    """The precision of phases, and the largest error at each position, in radians."""
+
+    name: str | None
+    errors: np.ndarray
+    within: np.ndarray  # whether errors at a position are those of float32 at most
+
+
+def precision_of(
+    off: np.ndarray, where: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float
+) -> Precision:
+    """The best precision whose error bound holds for errors "positions pairs" of angles at positions above 0."""
+    signed, off = off, np.abs(off)
+    known = 8 * roundoff + where[:, None] * errors
+    phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
+    fine = known + phase * PRECISIONS["float32"]
+    within = np.all(off <= fine, axis=1)
+
+    def holds(name: str) -> bool:
+        if (off > known + phase * PRECISIONS[name]).any():
+            return False
+        bits = COARSE_BITS.get(name, 53)
+        # Rounded products and frequencies are off from the first positions on. Else, only rounded positions are.
+        is_of_positions = roundoff <= ROUNDOFF["float32"] and bool(within[np.abs(where) <= SMALL].all())
+        held = rounded_to(bits, where) == where
+        if name in COARSE_BITS and (
+            (is_of_positions and not within[held].all())
+            or _are_shifted(signed[held & ~within], frequencies, known[held & ~within])
+        ):
+            return False
+        return not (within & _is_visible(where, bits, frequencies, fine)).any()
+
+    return Precision(next(filter(holds, PRECISIONS), None), off.max(axis=1), within)
+
+
+def _are_shifted(off: np.ndarray, frequencies: np.ndarray, close: np.ndarray) -> bool:
+    """Whether errors at some position are those of a position that is a few tokens away, which no rounding gives."""
+    tokens = np.array([0, *range(-SMALL, 0), *range(1, SMALL + 1)])
+    rest = np.abs(wrapped(off - tokens[:, None, None] * frequencies))
+    fits = np.all(rest <= close, axis=2)
+    return bool((fits[1:].any(axis=0) & ~fits[0]).any())
+
+
+def _is_visible(where: np.ndarray, bits: int, frequencies: np.ndarray, fine: np.ndarray) -> np.ndarray:
+    """At which positions the rounding of the position to so many bits must be seen in an angle."""
+    turned = wrapped((rounded_to(bits, where) - where)[:, None] * frequencies)
+    return np.any(np.abs(turned) > 4 * fine, axis=1)
