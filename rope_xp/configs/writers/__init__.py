@@ -72,17 +72,20 @@ TARGETS = {
         length="llama_cpp.with_context_length",
     ),
     "lmstudio": Writer(
-        "lmstudio.lmstudio_keys", "keys of a load config", length="lmstudio.with_length", layers="full_attention"
+        "llama_cpp.lmstudio_keys",
+        "keys of a load config",
+        length="llama_cpp.lmstudio_with_length",
+        layers="full_attention",
     ),
     "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm", layers="each"),
     "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
-    "axolotl": Writer("axolotl.axolotl_keys", "a key of its YAML file"),
+    "axolotl": Writer("transformers.axolotl_keys", "a key of its YAML file"),
     "meta": Writer("meta.meta_keys", "keys of a params.json"),
     "sglang": Writer(
-        "sglang.sglang_flags", "arguments of a command line", engine="sglang", length="sglang.with_length"
+        "sglang.sglang_flags", "arguments of a command line", engine="sglang", length="sglang.sglang_with_length"
     ),
     "lmdeploy": Writer(
-        "lmdeploy.lmdeploy_flags", "arguments of a command line", engine="lmdeploy", length="lmdeploy.with_length"
+        "sglang.lmdeploy_flags", "arguments of a command line", engine="lmdeploy", length="sglang.lmdeploy_with_length"
     ),
 }
 # Programs for which nothing can be written, and why.

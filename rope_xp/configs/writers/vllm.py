@@ -5,7 +5,14 @@ from math import ceil, isclose
 
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options, require_layers
-from rope_xp.configs.writers.limits import base_and_rule, mscales, require_text
+from rope_xp.configs.writers.limits import (
+    base_and_rule,
+    below,
+    mscales,
+    part_with_block,
+    require_half,
+    require_text,
+)
 from rope_xp.configs.writers.transformers import rope_parameters
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, NTKScaling, YarnScaling
@@ -41,9 +48,7 @@ def flags_of_types(ropes: Config, options: Options) -> list[str]:
 def with_length(flags: list[str], length: int) -> list[str]:
     """The same, for sequences of this length."""
     keys = json.loads(flags[-1])
-    inner = keys
-    while "rope_parameters" not in inner:
-        (inner,) = inner.values()
+    inner = part_with_block(keys)
     block = inner["rope_parameters"]
     factor = 1.0 if block["rope_type"] in SCALED_LENGTH else block.get("factor", 1.0)
     # No frequency follows from it in vLLM but those of dynamic NTK, which already has it. The attention factor of
@@ -53,9 +58,7 @@ def with_length(flags: list[str], length: int) -> list[str]:
 
 
 def _flags(keys: Values, path: tuple[str, ...]) -> list[str]:
-    for key in reversed(path):
-        keys = {key: keys}
-    return ["--hf-overrides", json.dumps(keys)]
+    return ["--hf-overrides", json.dumps(below(path, keys))]
 
 
 def _place(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
@@ -107,8 +110,8 @@ def _block(rope: Embedding, reading: engines.Reading) -> tuple[Values, Values]:
         return _of_dynamic(rope, rule, reading)
     if isinstance(rule, NTKScaling) and (rope.sections is not None or "alpha" not in reading.rules.get("dynamic", ())):
         rope = rope.replace(base=base_and_rule(rope, "vLLM")[0], scaling=None)
-    if isinstance(rule, LongRopeScaling) and rope.layout != "half":
-        raise wrong_value(f"layout must be 'half' with LongRoPE in vLLM; got {rope.layout!r}")
+    if isinstance(rule, LongRopeScaling):
+        require_half(rope, "vLLM")
     if isinstance(rule, MixedNTKScaling):  # transformers does not have it
         block = rope_parameters(rope.replace(scaling=None, attention_factor=None))
         return block | {"rope_type": "ntk", "factor": rule.factor, "mixed_b": rule.mixed_b}, {}
