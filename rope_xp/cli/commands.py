@@ -11,7 +11,6 @@ import click
 import rope_xp
 from rope_xp.cli import inputs, settings
 from rope_xp.cli.doctor import diagnose
-from rope_xp.cli.every_layer import Explained, LayersExplained, groups_of
 from rope_xp.cli.options import (
     CALLS,
     CONFIG,
@@ -34,7 +33,9 @@ from rope_xp.cli.options import (
 )
 from rope_xp.cli.output import show, write
 from rope_xp.cli.settings import Settings
+from rope_xp.configs.every_layer import groups_of
 from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target
+from rope_xp.explanation import Explained, LayersExplained
 from rope_xp.extension import METHODS, replaced_scaling
 
 # The keys of `rope_xp.plot.PICTURES`, which needs matplotlib.

@@ -1,6 +1,7 @@
 """Write an embedding as arguments of vLLM, by what `rope_xp/configs/engines` says that it reads."""
 
 import json
+from collections.abc import Mapping
 from math import ceil, isclose
 
 from rope_xp.configs import engines
@@ -16,10 +17,12 @@ from rope_xp.configs.writers.limits import (
 from rope_xp.configs.writers.transformers import rope_parameters
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, NTKScaling, YarnScaling
-from rope_xp.types import Config, Embedding, Values
+from rope_xp.types import Embedding, Values
 
 # Rules whose `max_position_embeddings` is the length with scaling. vLLM multiplies that of others by `factor`.
 SCALED_LENGTH = ("llama3", "longrope", "yarn")
+# Types of layers by which rotary blocks are nested, as in transformers (`is_rope_parameters_nested`).
+TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 # The reading of `get_rope`, for models that pass their whole block on.
 ANY = "*"
 
@@ -36,8 +39,13 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
     return _flags(_keys(rope, table, reading), path)
 
 
-def flags_of_types(ropes: Config, options: Options) -> list[str]:
-    """The same for layers that differ by their type: `rope_parameters` is nested by the types."""
+def flags_of_types(ropes: Mapping[str, Embedding], options: Options) -> list[str]:
+    """The same for layers that differ: `rope_parameters` is nested by their types."""
+    if not TYPES.issuperset(ropes):
+        raise wrong_value(
+            f"layers must differ by the types {', '.join(sorted(TYPES))} for vLLM, whose rotary block is nested by "
+            f"them; got {'; '.join(ropes)}"
+        )
     blocks, path = {}, ()
     for name, rope in ropes.items():
         table, reading, path = _place(rope, options)
