@@ -8,22 +8,10 @@ from rope_xp.arrays import checks
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config, Embedding, Values
 
-Target = Literal[
-    "transformers",
-    "transformers4",
-    "vllm",
-    "sglang",
-    "llama.cpp",
-    "gguf",
-    "mlx",
-    "lmdeploy",
-    "axolotl",
-    "lmstudio",
-    "megatron",
-    "meta",
-]
-
-
+# Targets of which keys are written, and those of which arguments of a command line are.
+KeysTarget = Literal["transformers", "transformers4", "gguf", "lmstudio", "mlx", "megatron", "axolotl", "meta"]
+FlagsTarget = Literal["vllm", "llama.cpp", "sglang", "lmdeploy"]
+Target = Literal[KeysTarget, FlagsTarget]
 Written = Values | list[str]  # keys, or arguments of a command line
 
 
