@@ -70,6 +70,17 @@ def require_pairing(rope: Embedding, layout: str, target: str, call: str) -> Non
         )
 
 
+def require_whole_head(rope: Embedding, layout: str, target: str, call: str) -> None:
+    """All channels must be rotated, by one position, in pairs of this layout, and the target has no other factor."""
+    require_only(rope, f"in {target}")
+    require_attention_factor(rope)
+    if rope.sections is not None:
+        raise wrong_value(f"sections must be None in {target}; got {rope.sections}")
+    if rope.rotary_dim != rope.head_dim:
+        raise wrong_value(f"rotary_dim must be head_dim={rope.head_dim} in {target}; got {rope.rotary_dim}")
+    require_pairing(rope, layout, target, call)
+
+
 def require_half(rope: Embedding, target: str) -> None:
     if rope.layout != "half":
         raise wrong_value(f"layout must be 'half' with LongRoPE in {target}; got {rope.layout!r}")
