@@ -28,8 +28,7 @@ if importlib.util.find_spec("lmdeploy") is None:
         "lmdeploy must be on the path to be tested: run `nox -s tests-lmdeploy`; got no such package"
     )
 
-from engine_tables import _lmdeploy_models as lmdeploy
-from engine_tables import _switches
+from engine_tables import _switches, lmdeploy
 
 VERSION = lmdeploy.load(Path(importlib.util.find_spec("lmdeploy").origin).parents[1])
 TABLE = engines.table("lmdeploy")

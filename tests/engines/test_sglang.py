@@ -26,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 if importlib.util.find_spec("sglang") is None:
     raise pytest.UsageError("sglang must be on the path to be tested: run `nox -s tests-sglang`; got no such package")
 
-from engine_tables import _sglang_models as sglang
-from engine_tables import _switches
+from engine_tables import _switches, sglang
 
 VERSION = sglang.load(Path(importlib.util.find_spec("sglang").origin).parents[1])
 TABLE = engines.table("sglang")
