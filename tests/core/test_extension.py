@@ -196,7 +196,8 @@ def test_choices_count_the_pairs_of_this_value(rope):
     assert (choices.trained, choices.to, choices.factor) == (TRAINED, TO, 8.0)
     assert (choices.pairs, choices.incomplete) == (32, incomplete.sum()) and 0 < incomplete.sum() < 32
     assert [each.rule for each in choices.choices] == list(RULES)
-    for each in choices.choices[:-1]:
+    without_lists = [each for each in choices.choices if each.rule != "longrope"]
+    for each in without_lists:
         assert each.rope == extended(rope.replace(scaling=None), each.rule) and not each.refusal
         after = np.abs(np.asarray(each.rope.inv_freq)).reshape(-1, 32).sum(axis=0)
         divisors = before / after
