@@ -622,7 +622,7 @@ class LayersExplained(Report):
         return found
 
 
-def ranges(numbers: Any) -> str:
+def ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as text: 0-4, 6, 8-10."""
     found: list[list[int]] = []
     for number in numbers:
