@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 from rope_xp.arrays import checks
 from rope_xp.arrays.exact_phases import Frequencies
 from rope_xp.arrays.signature import Plans, signature_of
-from rope_xp.configs.writers import Options, Target, config_for
+from rope_xp.configs.writers import FlagsTarget, KeysTarget, Options, Target, config_for
 from rope_xp.description import describe
 from rope_xp.errors import public, wrong_type, wrong_value
 from rope_xp.frequencies import Scaling, XPos
@@ -773,9 +773,7 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
     @overload
     def to_config(
         self,
-        target: Literal[
-            "transformers", "transformers4", "gguf", "lmstudio", "mlx", "megatron", "axolotl", "meta"
-        ] = "transformers",
+        target: KeysTarget = "transformers",
         *,
         architecture: str | None = None,
         engine_version: str | None = None,
@@ -783,7 +781,7 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
     @overload
     def to_config(
         self,
-        target: Literal["vllm", "llama.cpp", "sglang", "lmdeploy"],
+        target: FlagsTarget,
         *,
         architecture: str | None = None,
         engine_version: str | None = None,
@@ -827,9 +825,8 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         Returns
         -------
         dict or list of str
-            Keys as a dict of numbers, strings and lists, ready for JSON. Arguments (``"vllm"``, ``"llama.cpp"``,
-            ``"sglang"`` and ``"lmdeploy"``) as a list, ready for `subprocess.run`; `shlex.join` makes the text for a
-            shell.
+            Keys as a dict of numbers, strings and lists, ready for JSON. Arguments as a list, ready for
+            `subprocess.run`; `shlex.join` makes the text for a shell.
 
         Raises
         ------

@@ -590,3 +590,44 @@ def explain(rope: Embedding, context: int | None, trained_length: int | None) ->
         assumed={default.key: default.source for default in provenance.defaults},
         warnings=warnings_of(rope, lengths, context),
     )
+
+
+class Explained(NamedTuple):
+    """A group of layers, and the explanation of its embedding; None if the layers are not rotated."""
+
+    name: str
+    layers: tuple[int, ...]
+    explanation: Explanation | None
+
+
+@dataclass(frozen=True)
+class LayersExplained(Report):
+    """What `rope-xp explain` prints for a config whose layers differ."""
+
+    groups: tuple[Explained, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of all explanations."""
+        return tuple(warning for each in self.groups if each.explanation for warning in each.explanation.warnings)
+
+    def sections(self) -> list[Section]:
+        found = []
+        for number, (name, layers, explanation) in enumerate(self.groups, 1):
+            own = f"Layers {ranges(layers)}" if layers else "Their numbers are not known"
+            kind = "" if name.startswith("layers ") else f": {name}"
+            rotated = ", which have no rotary embedding." if explanation is None else "."
+            found.append(Section(f"== Layers, {number} of {len(self.groups)}{kind} ==", own + rotated))
+            found += [] if explanation is None else explanation.sections()
+        return found
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers as text: 0-4, 6, 8-10."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

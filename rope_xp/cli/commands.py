@@ -13,7 +13,6 @@ import click
 import rope_xp
 from rope_xp.cli import settings
 from rope_xp.cli.doctor import diagnose
-from rope_xp.cli.every_layer import Explained, Group, LayersExplained, groups_of
 from rope_xp.cli.options import (
     CALLS,
     CONFIG,
@@ -42,8 +41,10 @@ from rope_xp.cli.options import (
     require_one_stdin,
 )
 from rope_xp.cli.settings import Settings
+from rope_xp.configs.every_layer import Group, groups_of
 from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target
 from rope_xp.embedding import Rule
+from rope_xp.explanation import Explained, LayersExplained
 from rope_xp.extension import METHODS, replaced_scaling
 from rope_xp.layouts import Layout
 from rope_xp.reports import WIDTH, Report, as_text

@@ -10,16 +10,15 @@ from typing import Any, NamedTuple, get_args
 
 import click
 
-from rope_xp.cli.every_layer import Group
 from rope_xp.cli.options import in_options, with_advice
-from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target, Written, with_length
-from rope_xp.configs.writers.vllm import flags_of_types
-from rope_xp.errors import public, wrong_value
+from rope_xp.configs.every_layer import Group
+from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target, Written, config_for_layers, with_length
+from rope_xp.errors import public
 from rope_xp.reports import WIDTH, Report, Section
-from rope_xp.types import Values
 
-# Types of layers by which rotary blocks are nested, in transformers and in vLLM (`is_rope_parameters_nested`).
-VLLM_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+# Notes on layers that differ.
+OF_CHOSEN = "these are the settings of the chosen layers; other layers of the config differ"
+OF_EACH = "each of these settings is for the layers that its key names"
 # The order in which people ask. Targets that are not listed come last.
 ORDER = ("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "gguf", "mlx", "lmdeploy", "axolotl")
 ORDER += ("lmstudio", "megatron", "meta")
@@ -46,8 +45,7 @@ def of_rope(rope: Any, target: Target, writing: Options, length: int | None = No
     found = _with_notes(written)
     if not rope._provenance.layer_type:
         return found
-    chosen = "these are the settings of the chosen layers; other layers of the config differ"
-    return found._replace(notes=(*found.notes, chosen))
+    return found._replace(notes=(*found.notes, OF_CHOSEN))
 
 
 def _with_notes(write: Callable[[], Written]) -> Settings:
@@ -61,46 +59,14 @@ def _with_notes(write: Callable[[], Written]) -> Settings:
 @public("convert")
 def of_config(groups: Sequence[Group], target: Target, writing: Options) -> Settings:
     """The settings of all chosen layers, by their types if they differ."""
-    if len(groups) > 1:
-        return _of_groups(groups, target, writing)
-    return of_rope(groups[0].rope, target, writing)
-
-
-def _of_groups(groups: Sequence[Group], target: Target, writing: Options) -> Settings:
-    """The settings of layers that differ. The rotary block of transformers is nested by the types of layers."""
-    if target == "vllm":
-        names = [each.name for each in groups]
-        if not VLLM_TYPES.issuperset(names):
-            raise wrong_value(
-                f"layers must differ by the types {', '.join(sorted(VLLM_TYPES))} for vLLM, whose rotary block is "
-                f"nested by them; got {'; '.join(names)}"
-            )
-        return _with_notes(lambda: flags_of_types({each.name: each.rope for each in groups}, writing))
-    chosen = TARGETS[target].layers
-    if full := [each for each in groups if each.name == chosen]:  # the others stay as the file has them
-        return of_rope(full[0].rope, target, writing)
-    found = {each.name: of_rope(each.rope, target, writing) for each in groups}
-    notes = tuple(dict.fromkeys(note for each in found.values() for note in each.notes[:-1]))
-    values = {name: each.values for name, each in found.items()}
-    if not all(each.is_type for each in groups):
-        return Settings(values, (*notes, "each of these settings is for the layers that its key names"))
-    return Settings(values if target == "transformers" else _joined(target, values), notes)
-
-
-def _joined(target: str, found: Mapping[str, Any]) -> Values:
-    """The keys of all types of layers as one dict. The same key must have one value, or objects that can be joined."""
-    joined: Values = {}
-    for name, keys in found.items():
-        for key, value in keys.items():
-            known = joined.setdefault(key, value)
-            if isinstance(known, Mapping) and isinstance(value, Mapping) and key != "rope_scaling":
-                joined[key] = _joined(target, {"the others": known, name: value})
-            elif known != value:
-                raise wrong_value(
-                    f"layers must differ only in keys that {target} has for each of their types; got {key} of {name} "
-                    "beside another one"
-                )
-    return joined
+    if len(groups) == 1:
+        return of_rope(groups[0].rope, target, writing)
+    ropes = {each.name: each.rope for each in groups if each.rope is not None}
+    by_type = all(each.is_type for each in groups)
+    found = _with_notes(lambda: config_for_layers(ropes, target, writing, by_type))
+    if TARGETS[target].layers in ropes:
+        return found._replace(notes=(*found.notes, OF_CHOSEN))
+    return found if by_type else found._replace(notes=(*found.notes, OF_EACH))
 
 
 class Entry(NamedTuple):

@@ -17,9 +17,9 @@ import rope_xp
 from rope_xp import from_config
 from rope_xp.cli import doctor, main
 from rope_xp.cli.commands import PICTURES, app
-from rope_xp.cli.every_layer import groups_of
 from rope_xp.cli.options import with_advice
 from rope_xp.cli.settings import ORDER
+from rope_xp.configs.every_layer import groups_of
 from rope_xp.configs.writers import REFUSED, TARGETS
 from rope_xp.plot import PICTURES as DRAWN
 
@@ -263,7 +263,7 @@ def test_long_lists_are_not_read_once_for_each_layer(monkeypatch):
         read.append(len(config["vocabulary"]) if "vocabulary" in config else 0)
         return rope_xp.from_config(config, **options)
 
-    monkeypatch.setattr("rope_xp.cli.every_layer.from_config", from_config)
+    monkeypatch.setattr("rope_xp.configs.every_layer.from_config", from_config)
     found = groups_of({**CONFIGS["gemma-3-12b-it"], "vocabulary": ["a"] * 500_000}, None, None)
     assert [each.name for each in found] == ["sliding_attention", "full_attention"]
     assert read == [500_000] + [0] * 48

@@ -68,7 +68,7 @@ def test_each_rule_changes_the_scaling_alone(rope, rule):
 
 
 @pytest.mark.parametrize("stated", [TRAINED, 4 * TRAINED])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["linear", "ntk", "dynamic", "yarn", "llama3", "longrope"])
 def test_vllm_accepts_the_new_length_and_no_longer_one(rule, stated):
     """Whatever the config states. The attention factor of LongRoPE follows from `max_position_embeddings` in vLLM."""
     rope = extended(PLAIN, rule)
@@ -199,7 +199,8 @@ def test_choices_count_the_pairs_of_this_value(rope):
     assert (choices.trained, choices.to, choices.factor) == (TRAINED, TO, 8.0)
     assert (choices.pairs, choices.incomplete) == (32, incomplete.sum()) and 0 < incomplete.sum() < 32
     assert [each.rule for each in choices.choices] == list(RULES)
-    for each in choices.choices[:-1]:
+    without_lists = [each for each in choices.choices if each.rule != "longrope"]
+    for each in without_lists:
         assert each.rope == extended(rope.replace(scaling=None), each.rule) and not each.refusal
         after = np.abs(np.asarray(each.rope.inv_freq)).reshape(-1, 32).sum(axis=0)
         divisors = before / after

@@ -19,7 +19,7 @@ from server_cases import LENGTH, ORIGINAL, embeddings
 
 from rope_xp import DynamicNTKScaling, LongRopeScaling, from_config
 from rope_xp.configs import engines
-from rope_xp.configs.writers.sglang import innermost
+from rope_xp.configs.writers.limits import part_with_block
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -28,8 +28,7 @@ if importlib.util.find_spec("lmdeploy") is None:
         "lmdeploy must be on the path to be tested: run `nox -s tests-lmdeploy`; got no such package"
     )
 
-from engine_tables import _lmdeploy_models as lmdeploy
-from engine_tables import _switches
+from engine_tables import _switches, lmdeploy
 
 VERSION = lmdeploy.load(Path(importlib.util.find_spec("lmdeploy").origin).parents[1])
 TABLE = engines.table("lmdeploy")
@@ -127,7 +126,7 @@ def test_goldens_reach_the_rotary_embedding(golden, record_property):
     record_property("results", {"refused" if overrides is None else "written": 1})
     if overrides is None:
         return
-    part = innermost(overrides)
+    part = part_with_block(overrides)
     config = PretrainedConfig(head_dim=rope.head_dim, max_position_embeddings=LENGTH)
     for key, value in part.items():
         setattr(config, key, value)

@@ -19,15 +19,14 @@ from server_cases import LENGTH, ORIGINAL, embeddings
 from rope_xp import LongRopeScaling, YarnScaling, from_config
 from rope_xp.configs import engines
 from rope_xp.configs.writers import with_length
-from rope_xp.configs.writers.sglang import innermost
+from rope_xp.configs.writers.limits import part_with_block
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 if importlib.util.find_spec("sglang") is None:
     raise pytest.UsageError("sglang must be on the path to be tested: run `nox -s tests-sglang`; got no such package")
 
-from engine_tables import _sglang_models as sglang
-from engine_tables import _switches
+from engine_tables import _switches, sglang
 
 VERSION = sglang.load(Path(importlib.util.find_spec("sglang").origin).parents[1])
 TABLE = engines.table("sglang")
@@ -138,11 +137,11 @@ def test_goldens_reach_get_rope(golden, record_property):
         return
     from sglang.srt.layers.rotary_embedding.factory import get_rope
 
-    block = innermost(overrides)["rope_parameters"]
+    block = part_with_block(overrides)["rope_parameters"]
     if rope.softmax_scale != 1.0:
         block = block | {"rope_type": "deepseek_yarn"}
         assert softmax_scale(block) == pytest.approx(rope.softmax_scale, rel=1e-12)
-    length = innermost(overrides).get("max_position_embeddings", ORIGINAL)
+    length = part_with_block(overrides).get("max_position_embeddings", ORIGINAL)
     fraction = block.get("partial_rotary_factor", 1.0)
     sglang.CALLS.clear()
     rotary = get_rope(
@@ -163,7 +162,7 @@ def test_planted_mistakes_are_seen():
         overrides = written(rope)
         if overrides is None:
             continue
-        block = innermost(overrides)["rope_parameters"]
+        block = part_with_block(overrides)["rope_parameters"]
         mistakes = [{"rope_theta": block["rope_theta"] * 1.01}]
         if block["rope_type"] != "default":
             mistakes.append({"rope_type": "default"})

@@ -271,7 +271,7 @@ def mlx(keys, length):
     return freqs, magnitude, softmax
 
 
-def megatron(arguments):
+def megatron(arguments, _width):
     """`RotaryEmbedding`, `YarnRotaryEmbedding` and latent attention of Megatron-LM."""
     is_latent = arguments.get("multi_latent_attention", False)
     width = arguments["qk_pos_emb_head_dim" if is_latent else "kv_channels"]

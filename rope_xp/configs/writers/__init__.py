@@ -1,29 +1,17 @@
 """Write an embedding for other programs: one module for each kind of target."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Literal, NamedTuple
 
 from rope_xp.arrays import checks
 from rope_xp.errors import wrong_value
-from rope_xp.types import Embedding, Values
+from rope_xp.types import Config, Embedding, Values
 
-Target = Literal[
-    "transformers",
-    "transformers4",
-    "vllm",
-    "sglang",
-    "llama.cpp",
-    "gguf",
-    "mlx",
-    "lmdeploy",
-    "axolotl",
-    "lmstudio",
-    "megatron",
-    "meta",
-]
-
-
+# Targets of which keys are written, and those of which arguments of a command line are.
+KeysTarget = Literal["transformers", "transformers4", "gguf", "lmstudio", "mlx", "megatron", "axolotl", "meta"]
+FlagsTarget = Literal["vllm", "llama.cpp", "sglang", "lmdeploy"]
+Target = Literal[KeysTarget, FlagsTarget]
 Written = Values | list[str]  # keys, or arguments of a command line
 
 
@@ -40,6 +28,9 @@ class Writer(NamedTuple):
     # The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
     # others stay as the file has them; or "each", those of the embedding, as keys of each type have a place.
     layers: str = "all"
+    # The function `write(ropes, options)` for layers that differ, by their types, as `place`. Empty if the settings of
+    # each type are joined.
+    of_types: str = ""
 
 
 class Options(NamedTuple):
@@ -54,8 +45,14 @@ TARGETS = {
         "transformers.transformers_keys", "rope_parameters of a config", "transformers", layers="each"
     ),
     "transformers4": Writer("transformers.transformers4_keys", "keys of a config.json", "transformers", layers="each"),
-    # It also has blocks for each type: `flags_of_types`.
-    "vllm": Writer("vllm.vllm_flags", "arguments of a command line", "vllm", length="vllm.with_length", layers="each"),
+    "vllm": Writer(
+        "vllm.vllm_flags",
+        "arguments of a command line",
+        engine="vllm",
+        length="vllm.with_length",
+        layers="each",
+        of_types="vllm.flags_of_types",
+    ),
     "llama.cpp": Writer(
         "llama_cpp.llama_cpp_flags",
         "arguments of a command line",
@@ -72,17 +69,20 @@ TARGETS = {
         length="llama_cpp.with_context_length",
     ),
     "lmstudio": Writer(
-        "lmstudio.lmstudio_keys", "keys of a load config", length="lmstudio.with_length", layers="full_attention"
+        "llama_cpp.lmstudio_keys",
+        "keys of a load config",
+        length="llama_cpp.lmstudio_with_length",
+        layers="full_attention",
     ),
     "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm", layers="each"),
     "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
-    "axolotl": Writer("axolotl.axolotl_keys", "a key of its YAML file"),
+    "axolotl": Writer("transformers.axolotl_keys", "a key of its YAML file"),
     "meta": Writer("meta.meta_keys", "keys of a params.json"),
     "sglang": Writer(
-        "sglang.sglang_flags", "arguments of a command line", engine="sglang", length="sglang.with_length"
+        "sglang.sglang_flags", "arguments of a command line", engine="sglang", length="sglang.sglang_with_length"
     ),
     "lmdeploy": Writer(
-        "lmdeploy.lmdeploy_flags", "arguments of a command line", engine="lmdeploy", length="lmdeploy.with_length"
+        "sglang.lmdeploy_flags", "arguments of a command line", engine="lmdeploy", length="sglang.lmdeploy_with_length"
     ),
 }
 # Programs for which nothing can be written, and why.
@@ -128,6 +128,33 @@ def require_layers(rope: Embedding, target: str, accepted: str) -> None:
             f"layer_type must be 'full_attention' for target {target!r}, whose settings leave other layers as "
             f"the file has them; got {found!r}"
         )
+
+
+def config_for_layers(ropes: Mapping[str, Embedding], target: Target, options: Options, by_type: bool) -> Written:
+    """What `to_config` returns, for layers that differ: as one, or by their names if these are not those of types."""
+    writer = TARGETS[target]
+    if writer.of_types:
+        return _function(writer.of_types)(ropes, options)
+    if writer.layers in ropes:  # the others stay as the file has them
+        return ropes[writer.layers].to_config(target, **options._asdict())
+    found: dict[str, Values] = {name: rope.to_config(target, **options._asdict()) for name, rope in ropes.items()}
+    return found if target == "transformers" or not by_type else _joined(target, found)
+
+
+def _joined(target: str, found: Mapping[str, Config]) -> Values:
+    """The keys of all types of layers. The same key must have one value, or objects that can be joined."""
+    joined: Values = {}
+    for name, keys in found.items():
+        for key, value in keys.items():
+            known = joined.setdefault(key, value)
+            if isinstance(known, Mapping) and isinstance(value, Mapping) and key != "rope_scaling":
+                joined[key] = _joined(target, {"the others": known, name: value})
+            elif known != value:
+                raise wrong_value(
+                    f"layers must differ only in keys that {target} has for each of their types; got {key} of {name} "
+                    "beside another one"
+                )
+    return joined
 
 
 def with_length(

@@ -1,13 +1,38 @@
-"""What several targets cannot express, and how some rules are written without their name."""
+"""What several targets cannot express, and what several write alike."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from math import isclose, log, sqrt
 from typing import Any
 
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, NTKScaling, Scaling, YarnScaling
 from rope_xp.frequencies.by_factor import ntk_base
-from rope_xp.types import Embedding
+from rope_xp.types import Embedding, Values
+
+ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
+# YaRN without its attention factor.
+YARN = ("factor", ORIGINAL, "beta_fast", "beta_slow")
+
+
+def parameters(rule: Scaling, *names: str) -> Values:
+    """Parameters of a rule by their names, as JSON has them: all, or those named."""
+    values = {name: getattr(rule, name) for name in names or (each.name for each in fields(rule))}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def below(path: Sequence[str], keys: Values) -> Values:
+    """Keys of a part, below those that lead to it."""
+    for name in reversed(path):
+        keys = {name: keys}
+    return keys
+
+
+def part_with_block(keys: Values) -> Values:
+    """The part of written keys that has the rotary block."""
+    while "rope_parameters" not in keys:
+        (keys,) = keys.values()
+    return keys
 
 
 def require_only(rope: Embedding, target: str, *accepted: str) -> None:
@@ -43,6 +68,31 @@ def require_pairing(rope: Embedding, layout: str, target: str, call: str) -> Non
             f"layout must be {layout!r} in {target}; got {rope.layout!r}: permute the projections of queries "
             f"and keys with permute_projection(to={layout!r}), and call rope.replace(layout={layout!r}).{call}"
         )
+
+
+def require_whole_head(rope: Embedding, layout: str, target: str, call: str) -> None:
+    """All channels must be rotated, by one position, in pairs of this layout, and the target has no other factor."""
+    require_only(rope, f"in {target}")
+    require_attention_factor(rope)
+    if rope.sections is not None:
+        raise wrong_value(f"sections must be None in {target}; got {rope.sections}")
+    if rope.rotary_dim != rope.head_dim:
+        raise wrong_value(f"rotary_dim must be head_dim={rope.head_dim} in {target}; got {rope.rotary_dim}")
+    require_pairing(rope, layout, target, call)
+
+
+def require_half(rope: Embedding, target: str) -> None:
+    if rope.layout != "half":
+        raise wrong_value(f"layout must be 'half' with LongRoPE in {target}; got {rope.layout!r}")
+
+
+def require_plain_softmax(rope: Embedding, target: str, without: str = "latent attention") -> None:
+    if rope.softmax_scale != 1.0:
+        raise wrong_value(f"softmax_scale must be 1 in {target} without {without}; got {rope.softmax_scale}")
+
+
+def unread(engine: str, key: str, model_type: str) -> ValueError:
+    return wrong_value(f"{engine} must read {key} for model type {model_type!r}; got a class that does not")
 
 
 def unsupported(rule: Scaling, target: str) -> ValueError:

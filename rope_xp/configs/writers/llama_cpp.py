@@ -1,4 +1,4 @@
-"""Write an embedding as metadata of a GGUF file, and as arguments of llama.cpp.
+"""Write an embedding as metadata of a GGUF file, as arguments of llama.cpp, and as settings of LM Studio.
 
 llama.cpp multiplies the tables of YaRN by ``1 + 0.1 ln(factor)``, which some architectures divide by a number that
 follows from `rope.scaling.yarn_log_multiplier` (`gguf_architectures.scales`), and by `rope.scaling.attn_factor`.
@@ -11,7 +11,13 @@ from typing import NamedTuple
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers import gguf_architectures as gguf
-from rope_xp.configs.writers.limits import base_and_rule, require_only, require_pairing, require_rounded_ramp
+from rope_xp.configs.writers.limits import (
+    base_and_rule,
+    require_attention_factor,
+    require_only,
+    require_pairing,
+    require_rounded_ramp,
+)
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import LinearScaling, Llama3Scaling, LongRopeScaling, Scaling, YarnScaling, geometric
 from rope_xp.types import Embedding, Values
@@ -123,6 +129,28 @@ def with_length(flags: list[str], length: int, rope: Embedding, options: Options
 
 def with_context_length(metadata: Values, length: int, rope: Embedding, options: Options) -> Values:
     return {**metadata, f"{metadata['general.architecture']}.context_length": length}
+
+
+def lmstudio_keys(rope: Embedding, options: Options) -> Values:
+    """The keys of a load config. The file has all else: the layout, the rotated channels, factors of frequencies."""
+    target = "LM Studio"
+    require_only(rope, f"in {target}")
+    base, rule = base_and_rule(rope, target)
+    if rule is not None and not isinstance(rule, LinearScaling):
+        raise wrong_value(
+            f"scaling must be linear in {target}; got {rule.describe()}: write it into the GGUF file, see "
+            'to_config("gguf")'
+        )
+    if rope.sections is not None or rope.softmax_scale != 1.0:
+        name = "sections" if rope.sections is not None else "softmax_scale"
+        raise wrong_value(f"{name} must be in the GGUF file for {target}; got {getattr(rope, name)}")
+    require_attention_factor(rope)
+    scale = {} if rule is None else {"ropeFrequencyScale": 1.0 / rule.factor}
+    return {"ropeFrequencyBase": base, **scale}
+
+
+def lmstudio_with_length(settings: Values, length: int) -> Values:
+    return {**settings, "contextLength": length}
 
 
 def _file(rope: Embedding, options: Options, are_flags: bool) -> File:

@@ -1,14 +1,21 @@
 """Write an embedding as arguments of Megatron-LM."""
 
 from rope_xp.configs.writers import Options
-from rope_xp.configs.writers.limits import base_and_rule, mscales, require_attention_factor, require_only, unsupported
+from rope_xp.configs.writers.limits import (
+    ORIGINAL,
+    base_and_rule,
+    mscales,
+    require_attention_factor,
+    require_only,
+    require_plain_softmax,
+    unsupported,
+)
 from rope_xp.configs.writers.transformers import rotated_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import LinearScaling, Llama3Scaling, Scaling, YarnScaling
 from rope_xp.types import Embedding, Values
 
 TARGET = "Megatron-LM"
-ORIGINAL = "original_max_position_embeddings"
 
 
 def megatron_arguments(rope: Embedding, options: Options) -> Values:
@@ -29,8 +36,7 @@ def megatron_arguments(rope: Embedding, options: Options) -> Values:
         return arguments | _of_sections(rope, rule)
     if is_latent:
         return _latent(rope, rule, arguments)
-    if rope.softmax_scale != 1.0:
-        raise wrong_value(f"softmax_scale must be 1 in {TARGET} without latent attention; got {rope.softmax_scale}")
+    require_plain_softmax(rope, TARGET)
     if isinstance(rule, YarnScaling):
         return arguments | _of_yarn(rope, rule)
     require_attention_factor(rope)

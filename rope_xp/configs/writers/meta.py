@@ -1,13 +1,7 @@
 """Write an embedding as keys of the params.json of Meta's checkpoints."""
 
 from rope_xp.configs.writers import Options
-from rope_xp.configs.writers.limits import (
-    base_and_rule,
-    require_attention_factor,
-    require_only,
-    require_pairing,
-    unsupported,
-)
+from rope_xp.configs.writers.limits import base_and_rule, require_whole_head, unsupported
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import Llama3Scaling
 from rope_xp.types import Embedding, Values
@@ -16,13 +10,7 @@ from rope_xp.types import Embedding, Values
 def meta_keys(rope: Embedding, options: Options) -> Values:
     """`rope_theta` and `use_scaled_rope`. Only Llama 4's program reads another factor than 8."""
     target = "Meta's params.json"
-    require_only(rope, f"in {target}")
-    require_attention_factor(rope)
-    if rope.sections is not None:
-        raise wrong_value(f"sections must be None in {target}; got {rope.sections}")
-    if rope.rotary_dim != rope.head_dim:
-        raise wrong_value(f"rotary_dim must be head_dim={rope.head_dim} in {target}; got {rope.rotary_dim}")
-    require_pairing(rope, "interleaved", target, 'to_config("meta")')
+    require_whole_head(rope, "interleaved", target, 'to_config("meta")')
     base, rule = base_and_rule(rope, target)
     keys: Values = {"rope_theta": base, "use_scaled_rope": rule is not None}
     if rule is None:

@@ -1,15 +1,17 @@
 """Write an embedding as keys of a config.json of MLX, as the model class of mlx-lm reads them."""
 
-from dataclasses import fields
-
 from rope_xp.configs import engines
 from rope_xp.configs.engines import Reading
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.limits import (
+    ORIGINAL,
+    YARN,
     base_and_rule,
     longrope_factor,
     mscales,
+    parameters,
     require_attention_factor,
+    require_half,
     require_only,
     require_rounded_ramp,
     unsupported,
@@ -178,7 +180,7 @@ class _Class:
             return self.placed("yarn", _of_yarn(rope, rule))
         if isinstance(rule, ProportionalScaling) and rope.rotary_dim != rope.head_dim:
             raise wrong_value(f"rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
-        values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name != "seq_len"}
+        values = {name: value for name, value in parameters(rule).items() if name != "seq_len"}
         return self.placed(rule.rope_type, {"type": rule.rope_type, **values})
 
     def placed(self, rule: str, values: Values, unneeded: frozenset[str] = frozenset()) -> Values:
@@ -202,13 +204,11 @@ class _Class:
                 f"seq_len of scaling must be greater than {original} in {TARGET}, which always uses "
                 f"long_factor; got {rule.seq_len}"
             )
-        if rope.layout != "half":
-            raise wrong_value(f"layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")
-        lists = {"short_factor": list(rule.short_factor), "long_factor": list(rule.long_factor)}
-        values = {"type": "longrope", **lists, "original_max_position_embeddings": original}
+        require_half(rope, TARGET)
+        values = {"type": "longrope", **parameters(rule, "short_factor", "long_factor", ORIGINAL)}
         if "long_mscale" in self.reading.rules["longrope"]:
             factors = dict.fromkeys(("short_mscale", "long_mscale"), rope.attention_factor)
-            return values | factors, frozenset({"original_max_position_embeddings"})
+            return values | factors, frozenset({ORIGINAL})
         length = round((rule.factor or 1.0) * original)
         if rope.attention_factor != longrope_factor(length, original):
             raise wrong_value(
@@ -228,11 +228,4 @@ def _of_sections(sections: Sections, rule: Scaling | None) -> Values:
 
 def _of_yarn(rope: Embedding, rule: YarnScaling) -> Values:
     require_rounded_ramp(rope, rule, TARGET)
-    block = {
-        "type": "yarn",
-        "factor": rule.factor,
-        "original_max_position_embeddings": rule.original_max_position_embeddings,
-        "beta_fast": rule.beta_fast,
-        "beta_slow": rule.beta_slow,
-    }
-    return block | mscales(rope, rule, TARGET)
+    return {"type": "yarn", **parameters(rule, *YARN), **mscales(rope, rule, TARGET)}

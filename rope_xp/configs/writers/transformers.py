@@ -1,4 +1,4 @@
-"""Write an embedding as keys of a transformers config: the `rope_parameters` of version 5, or the keys of version 4."""
+"""Write an embedding as keys of transformers: `rope_parameters` of version 5, also for Axolotl; keys of version 4."""
 
 from dataclasses import fields
 from math import isclose, nextafter
@@ -6,7 +6,17 @@ from typing import Any
 
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options
-from rope_xp.configs.writers.limits import base_and_rule, longrope_factor, require_attention_factor, require_only
+from rope_xp.configs.writers.limits import (
+    LENGTH,
+    ORIGINAL,
+    base_and_rule,
+    below,
+    longrope_factor,
+    parameters,
+    require_attention_factor,
+    require_only,
+    unread,
+)
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
 from rope_xp.provenance import with_provenance
@@ -15,7 +25,7 @@ from rope_xp.types import Config, Embedding, Values
 
 ENGINE = "transformers"
 ORDERS = ("chunked", "interleaved", "spatial_first", "even_odd")
-ORIGINAL, LENGTH, FRACTION = "original_max_position_embeddings", "max_position_embeddings", "partial_rotary_factor"
+FRACTION = "partial_rotary_factor"
 SECTION_KEYS = ("mrope_section", "mrope_interleaved")
 # Fields of scaling rules that a config has outside `rope_parameters`.
 NOT_IN_BLOCK = ("seq_len", LENGTH)
@@ -38,14 +48,21 @@ def transformers_keys(rope: Embedding, options: Options) -> Values:
     return keys | fraction | reads.rule(rule)
 
 
+def axolotl_keys(rope: Embedding, options: Options) -> Values:
+    """A key of Axolotl's YAML file. Its values become attributes of the config of transformers 5, one by one."""
+    if rope._provenance.path:
+        raise wrong_value(
+            f"the embedding must be that of the config itself for Axolotl, which replaces a part as a whole; "
+            f"got {'.'.join(rope._provenance.path)}"
+        )
+    return {"overrides_of_model_config": {"rope_parameters": transformers_keys(rope, options)}}
+
+
 def transformers4_keys(rope: Embedding, options: Options) -> Values:
     """Keys of a config.json, as transformers 4 reads them."""
     table = _table(options.engine_version, 4)
     rope = _with_larger_base(rope, table)
-    keys = flat_keys(rope, Reads(rope, table))
-    for name in reversed(rope._provenance.path):
-        keys = {name: keys}
-    return keys
+    return below(rope._provenance.path, flat_keys(rope, Reads(rope, table)))
 
 
 def flat_keys(rope: Embedding, reads: "Reads") -> Values:
@@ -116,9 +133,7 @@ class Reads:
             engines.warn(f"whether {table.name} reads these keys for model type {self.model_type!r} is not known")
 
     def error(self, key: str) -> ValueError:
-        return wrong_value(
-            f"{self.table.name} must read {key} for model type {self.model_type!r}; got a class that does not"
-        )
+        return unread(self.table.name, key, self.model_type)
 
     def require_rotation(self) -> None:
         """What no key says must be as the class has it."""
@@ -216,10 +231,8 @@ def _of_rule(rule: Scaling) -> Values:
         return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
     if not rule.is_standard and type(rule) is not Scaling:
         raise wrong_value(f"scaling must be a rule that transformers has; got {rule}")
-    values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name not in NOT_IN_BLOCK}
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None
-    }
+    values = parameters(rule)
+    return {name: value for name, value in values.items() if value is not None and name not in NOT_IN_BLOCK}
 
 
 def rotated_fraction(rope: Embedding) -> float:

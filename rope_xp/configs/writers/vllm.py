@@ -1,18 +1,28 @@
 """Write an embedding as arguments of vLLM, by what `rope_xp/configs/engines` says that it reads."""
 
 import json
+from collections.abc import Mapping
 from math import ceil, isclose
 
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options, require_layers
-from rope_xp.configs.writers.limits import base_and_rule, mscales, require_text
+from rope_xp.configs.writers.limits import (
+    base_and_rule,
+    below,
+    mscales,
+    part_with_block,
+    require_half,
+    require_text,
+)
 from rope_xp.configs.writers.transformers import rope_parameters
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, NTKScaling, YarnScaling
-from rope_xp.types import Config, Embedding, Values
+from rope_xp.types import Embedding, Values
 
 # Rules whose `max_position_embeddings` is the length with scaling. vLLM multiplies that of others by `factor`.
 SCALED_LENGTH = ("llama3", "longrope", "yarn")
+# Types of layers by which rotary blocks are nested, as in transformers (`is_rope_parameters_nested`).
+TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 # The reading of `get_rope`, for models that pass their whole block on.
 ANY = "*"
 
@@ -29,8 +39,13 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
     return _flags(_keys(rope, table, reading), path)
 
 
-def flags_of_types(ropes: Config, options: Options) -> list[str]:
-    """The same for layers that differ by their type: `rope_parameters` is nested by the types."""
+def flags_of_types(ropes: Mapping[str, Embedding], options: Options) -> list[str]:
+    """The same for layers that differ: `rope_parameters` is nested by their types."""
+    if not TYPES.issuperset(ropes):
+        raise wrong_value(
+            f"layers must differ by the types {', '.join(sorted(TYPES))} for vLLM, whose rotary block is nested by "
+            f"them; got {'; '.join(ropes)}"
+        )
     blocks, path = {}, ()
     for name, rope in ropes.items():
         table, reading, path = _place(rope, options)
@@ -41,9 +56,7 @@ def flags_of_types(ropes: Config, options: Options) -> list[str]:
 def with_length(flags: list[str], length: int) -> list[str]:
     """The same, for sequences of this length."""
     keys = json.loads(flags[-1])
-    inner = keys
-    while "rope_parameters" not in inner:
-        (inner,) = inner.values()
+    inner = part_with_block(keys)
     block = inner["rope_parameters"]
     factor = 1.0 if block["rope_type"] in SCALED_LENGTH else block.get("factor", 1.0)
     # No frequency follows from it in vLLM but those of dynamic NTK, which already has it. The attention factor of
@@ -53,9 +66,7 @@ def with_length(flags: list[str], length: int) -> list[str]:
 
 
 def _flags(keys: Values, path: tuple[str, ...]) -> list[str]:
-    for key in reversed(path):
-        keys = {key: keys}
-    return ["--hf-overrides", json.dumps(keys)]
+    return ["--hf-overrides", json.dumps(below(path, keys))]
 
 
 def _place(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
@@ -107,8 +118,8 @@ def _block(rope: Embedding, reading: engines.Reading) -> tuple[Values, Values]:
         return _of_dynamic(rope, rule, reading)
     if isinstance(rule, NTKScaling) and (rope.sections is not None or "alpha" not in reading.rules.get("dynamic", ())):
         rope = rope.replace(base=base_and_rule(rope, "vLLM")[0], scaling=None)
-    if isinstance(rule, LongRopeScaling) and rope.layout != "half":
-        raise wrong_value(f"layout must be 'half' with LongRoPE in vLLM; got {rope.layout!r}")
+    if isinstance(rule, LongRopeScaling):
+        require_half(rope, "vLLM")
     if isinstance(rule, MixedNTKScaling):  # transformers does not have it
         block = rope_parameters(rope.replace(scaling=None, attention_factor=None))
         return block | {"rope_type": "ntk", "factor": rule.factor, "mixed_b": rule.mixed_b}, {}

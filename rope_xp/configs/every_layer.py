@@ -1,15 +1,14 @@
-"""The embeddings of all layers of a config, and one report on all of them."""
+"""The embeddings of all layers of a config: the kinds of layers that differ."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rope_xp import RotaryEmbedding, from_config
+from rope_xp.configs.from_config import from_config
 from rope_xp.configs.keys import MAX_SIZE
 from rope_xp.configs.readers.formats import mapping_of
 from rope_xp.configs.reading import types_of_layers
-from rope_xp.explanation import Explanation
-from rope_xp.reports import Report, Section
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.explanation import ranges
 from rope_xp.types import Config, Values
 
 
@@ -79,44 +78,3 @@ def _group(rope: RotaryEmbedding | None, layers: list[int], types: list[str]) ->
     return Group(
         ", ".join(own) if has_all else f"layers {ranges(layers)}", tuple(layers), rope, has_all and len(own) == 1
     )
-
-
-def ranges(numbers: Any) -> str:
-    """Ascending numbers as text: 0-4, 6, 8-10."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
-
-
-class Explained(NamedTuple):
-    """A group of layers, and the explanation of its embedding; None if the layers are not rotated."""
-
-    name: str
-    layers: tuple[int, ...]
-    explanation: Explanation | None
-
-
-@dataclass(frozen=True)
-class LayersExplained(Report):
-    """What `rope-xp explain` prints for a config whose layers differ."""
-
-    groups: tuple[Explained, ...]
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """The warnings of all explanations."""
-        return tuple(warning for each in self.groups if each.explanation for warning in each.explanation.warnings)
-
-    def sections(self) -> list[Section]:
-        found = []
-        for number, (name, layers, explanation) in enumerate(self.groups, 1):
-            own = f"Layers {ranges(layers)}" if layers else "Their numbers are not known"
-            kind = "" if name.startswith("layers ") else f": {name}"
-            rotated = ", which have no rotary embedding." if explanation is None else "."
-            found.append(Section(f"== Layers, {number} of {len(self.groups)}{kind} ==", own + rotated))
-            found += [] if explanation is None else explanation.sections()
-        return found
