@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import oracle
 import pytest
-from compare import assert_numbers
+from compare import assert_numbers, assert_same
 from errors import assert_all_raise, raising
 from samples import embedding, random
 
@@ -313,10 +313,11 @@ def test_describe_says_what_runs(described):
 
 def test_calls_leave_no_trace(xp):
     """No cache: the result of a call does not depend on the calls before it."""
-    x = {rope: xp.random(2, 5, 3, rope.head_dim) for rope in ROPES}
-    fresh = {rope: xp.numpy(rope(x[rope], seq_dim=1)) for rope in ROPES}
-    before = {rope: (dict(vars(rope)), dict(vars(rope._frequencies))) for rope in ROPES}
-    for index in np.random.default_rng(3).integers(0, len(ROPES), 50):
-        rope = ROPES[index]
-        np.testing.assert_array_equal(xp.numpy(rope(x[rope], seq_dim=1)), fresh[rope])
+    ropes = [*ROPES, embedding(xpos=XPos(centre=3))]
+    x = {rope: xp.random(2, 5, 3, rope.head_dim) for rope in ropes}
+    fresh = {rope: rope.replace()(x[rope], x[rope], seq_dim=1) for rope in ropes}
+    before = {rope: (dict(vars(rope)), dict(vars(rope._frequencies))) for rope in ropes}
+    for index in np.random.default_rng(3).integers(0, len(ropes), 50):
+        rope = ropes[index]
+        assert_same(rope(x[rope], x[rope], seq_dim=1), fresh[rope], 0)
         assert (vars(rope), vars(rope._frequencies)) == before[rope]
