@@ -106,7 +106,7 @@ def with_oldest(session, name, *extras):
 def quick(session):
     """The core on NumPy and array-api-strict, without the files of the kernels."""
     python = with_numpy(session)
-    kernels = ("kernels", "programs")
+    kernels = ("kernels",)
     ignored = (f"--ignore=tests/core/test_{name}.py" for name in kernels)
     python(*BRIEF, "--xp=numpy", "--xp=strict", *ignored, "tests/core", *session.posargs)
 
@@ -125,7 +125,7 @@ def lint(session):
 def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
     python = with_numpy(session)
-    python(*BRIEF, "--xp=numpy", "--twice", "tests/core", *session.posargs)
+    python(*BRIEF, "--xp=numpy", "tests/core", *session.posargs)
     # Kernels have no examples. Other sessions run the examples of modules that import a framework.
     without_examples = ("kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py", "plot.py", "cli/*")
     ignored = (f"--ignore-glob=/*/rope_xp/{path}" for path in without_examples)
@@ -150,8 +150,7 @@ def tests_jax(session):
 def tests_torch(session):
     """The suite on PyTorch, its transforms and compiler, and equality with its packages. Plans that are kept."""
     python = with_frameworks(session)
-    python(*BRIEF, "--xp=torch", "--twice", "tests/core", *session.posargs)
-    python(*BRIEF, "tests/torch", *session.posargs)
+    python(*BRIEF, "--xp=torch", "tests", *session.posargs)
 
 
 @default

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import libraries
 import pytest
-import twice
 from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, and some configs of transformers ask it
@@ -32,12 +31,8 @@ def pytest_addoption(parser):
         help="array library or folder to test, may be repeated; by default the folders named, or all libraries found",
     )
 
-    parser.addoption("--twice", action="store_true", help="make every call twice: the first makes its plan")
-
 
 def pytest_configure(config):
-    if config.getoption("--twice"):
-        twice.make_calls_twice()
     paths = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
     config.libraries = (
         config.getoption("--xp")

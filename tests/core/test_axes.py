@@ -9,8 +9,8 @@ from compare import assert_numbers
 from errors import assert_all_raise, raising
 from samples import embedding, random
 
-from rope_xp import RotaryEmbedding, Sections
-from rope_xp.frequencies import geometric, mixed
+from rope_xp import Sections
+from rope_xp.frequencies import geometric
 
 # Rotated float32 numbers of size 3: three operations, each rounded, and tables within 2e-7.
 ATOL = 3 * (4 * 2.0**-24 + 2e-7)
@@ -71,56 +71,6 @@ def test_sections_are_frequencies(sections):
     assert rope.inv_freq == weights_by_hand(sections, 100.0) and rope.axes == sections.axes
 
 
-@pytest.mark.parametrize("sections", [SECTIONS[0], SECTIONS[4]], ids=str)
-@pytest.mark.parametrize("real", [False, True])
-def test_angles_sum_over_axes(xp, sections, real):
-    rope = embedding(head_dim=16, rotary_dim=2 * sections.pairs, base=100.0, sections=sections)
-    where = np.random.default_rng(1).integers(-300, 300, (rope.axes, 2, 5))
-    where = where.astype(np.float32) + 0.25 if real else where.astype(np.int32)
-    angles = np.einsum("abs,ap->bsp", where.astype(np.float64), np.asarray(rope.inv_freq))
-    for table, truth in zip(rope.sincos(xp.array(where)), (np.sin(angles), np.cos(angles))):
-        assert_numbers(xp, table, truth, 2e-7)  # ours; the float64 sum of angles up to 300 is off by far less
-    x = random(2, 5, 3, 16)
-    result = rope(xp.array(x), positions=where, seq_dim=1)
-    assert_numbers(xp, result, oracle.rotate(x, angles[:, :, None, :], "half"), ATOL)
-    if not real:
-        later = rope(xp.array(x), positions=where + 9, seq_dim=1)
-        assert_numbers(xp, rope.shift(result, 9, seq_dim=1), later, 2 * ATOL)
-
-
-DENSE = ((1.0, -0.5, 0.0, 3.7), (0.25, 0.1, 0.0, -2.0))
-
-
-@pytest.mark.parametrize("learned", [False, True])
-def test_dense_frequencies_at_far_positions(xp, learned):
-    inv_freq = xp.array(np.asarray(DENSE), "float32") if learned else DENSE
-    exact = np.asarray(DENSE, np.float32).astype(float) if learned else np.asarray(DENSE)
-    rope = RotaryEmbedding(head_dim=8, layout="interleaved", inv_freq=inv_freq)
-    where = np.asarray([[0, 7, -(2**31), 2**31 - 1], [0, 1_000_003, 2**31 - 1, 12345]], np.int32)
-    mp = oracle.mpmath
-    angles = [[mp.mpf(p) * w + mp.mpf(q) * v for w, v in exact.T] for p, q in where.T.tolist()]
-    for table, f in zip(rope.sincos(xp.array(where)), (mp.sin, mp.cos)):
-        assert_numbers(xp, table, [[float(f(a)) for a in row] for row in angles], 2e-7)
-
-
-@pytest.mark.parametrize("learned", [False, True])
-@pytest.mark.parametrize("heads_first", [False, True])
-def test_frequencies_of_each_head(xp, learned, heads_first):
-    host = np.asarray(mixed([0.3, 1.9, 4.0], 8), np.float32)
-    rope = RotaryEmbedding(head_dim=10, layout="interleaved", inv_freq=xp.array(host) if learned else host)
-    assert (rope.axes, rope.heads, rope.pairs, rope.rotary_dim) == (2, 3, 4, 8)
-    x, where = random(2, 5, 3, 10), np.random.default_rng(2).integers(0, 100, (2, 2, 5)).astype(np.int32)
-    angles = np.einsum("abs,ahp->bshp", where.astype(np.float64), host.astype(np.float64))
-    truth, given, axes = oracle.rotate(x, angles, "interleaved"), x, {"seq_dim": 1, "heads_dim": -2}
-    if heads_first:
-        truth, given, axes = truth.swapaxes(1, 2), x.swapaxes(1, 2).copy(), {"seq_dim": 2, "heads_dim": 1}
-    call = partial(rope, xp.array(given), **axes)
-    for positions in (where, xp.array(where)):
-        assert_numbers(xp, call(positions=positions), truth, ATOL)
-    moved = rope.shift(call(positions=where[:, 0]), xp.array(where[:, 1] - where[:, 0]), **axes)
-    assert_numbers(xp, moved, call(positions=where[:, 1]), 2 * ATOL)
-
-
 def test_interleaved_to_half_writes_what_interleaved_would_in_another_order(xp):
     x, where = random(2, 5, 3, 16), np.arange(5)
     options = {"head_dim": 16, "base": 100.0, "rotary_dim": 12, "first_channel": 2}
@@ -132,16 +82,6 @@ def test_interleaved_to_half_writes_what_interleaved_would_in_another_order(xp):
     assert_numbers(xp, back, x, 2 * ATOL)
     later = rope(xp.array(x), positions=where + 7, seq_dim=1)
     assert_numbers(xp, rope.shift(result, 7, seq_dim=1), later, 2 * ATOL)
-
-
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-def test_the_last_channels(xp, layout):
-    x, rope = random(2, 5, 3, 16), embedding(layout, head_dim=16, base=100.0, first_channel=6)
-    angles = np.arange(5)[:, None] * np.asarray(geometric(100.0, 10))
-    result = xp.numpy(rope(xp.array(x), seq_dim=1))
-    np.testing.assert_array_equal(result[..., :6], x[..., :6])
-    truth = oracle.rotate(x[..., 6:], angles[:, None, :], layout)
-    np.testing.assert_allclose(result[..., 6:], truth, rtol=0, atol=ATOL)
 
 
 @pytest.mark.parametrize("blocks", [2, 3])

@@ -9,7 +9,7 @@ import re
 import warnings
 
 import pytest
-from configs import CONFIGS, GOLDENS
+from configs import CONFIGS, GOLDENS, ROWS
 
 from rope_xp import DynamicNTKScaling, LongRopeScaling, compare, from_config
 from rope_xp.configs.readers.command_line import HARMLESS, KNOWN, command_line
@@ -256,28 +256,13 @@ def test_lmdeploy_merges_at_all_depths():
 # llama.cpp
 
 
-@pytest.mark.parametrize(
-    ("flags", "base", "divisor"),
-    [
-        ("--rope-freq-base 500000", 5e5, 1.0),
-        ("--rope-freq-base 0 -c 4096", 1e6, 1.0),
-        ("--rope-scale 4", 1e6, 4.0),
-        ("--rope-freq-scale 0.25", 1e6, 4.0),
-        ("--rope-scale 2 --rope-freq-scale 0.25", 1e6, 4.0),
-        ("--rope-scaling none --rope-scale 4", 1e6, 1.0),
-        ("--rope-scaling yarn --rope-scale 4 --yarn-ext-factor 0", 1e6, 4.0),
-        ("--override-kv qwen2.rope.freq_base=float:2e6,qwen2.rope.scaling.factor=float:2", 2e6, 2.0),
-        ("--override-kv qwen2.rope.freq_base=int:2000000", 1e6, 1.0),
-        ("--override-kv llama.rope.freq_base=float:2000000", 1e6, 1.0),
-        ("--override-kv qwen2.rope.freq_base=float:2e6 --rope-freq-base 3e6", 3e6, 1.0),
-    ],
-)
-def test_arguments_of_llama_cpp(flags, base, divisor):
+@pytest.mark.parametrize("row", ROWS["flags of llama.cpp"], ids=lambda row: row["flags"])
+def test_arguments_of_llama_cpp(row):
     file = GGUF | {"rope_factors_long.weight": [], "rope_factors_short.weight": []}  # a file without these tensors
     for config in (GGUF, file, dict(LLAMA, model_type="qwen2", rope_theta=1_000_000.0)):
-        rope = from_config(config, flags=f"llama-server -m model.gguf -ngl 99 {flags}")
-        assert rope.inv_freq == frequencies(base, divisor=divisor)
-        assert ("nothing changes" in remarks(rope)) == ((base, divisor) == (1e6, 1.0))
+        rope = from_config(config, flags=f"llama-server -m model.gguf -ngl 99 {row['flags']}")
+        assert rope.inv_freq == frequencies(row["base"], divisor=row["divisor"])
+        assert ("nothing changes" in remarks(rope)) == ((row["base"], row["divisor"]) == (1e6, 1.0))
 
 
 def test_yarn_of_llama_cpp():
@@ -329,26 +314,11 @@ def test_a_config_stands_for_the_file_of_the_converter():
 # Whose arguments they are, and bad input.
 
 
-@pytest.mark.parametrize(
-    ("flags", "engine"),
-    [
-        ("CUDA_VISIBLE_DEVICES=0 vllm serve m --tensor-parallel-size 2", "vllm"),
-        ("python -m vllm.entrypoints.openai.api_server --model m --max-model-len 32K", "vllm"),
-        ("python3 -m sglang.launch_server --model-path m \\\n  --context-length 65536 --tp 2", "sglang"),
-        ("./build/bin/llama-cli -m m.gguf -p 'a --rope-scale b'", "llama.cpp"),
-        ("lmdeploy serve api_server m --hf-overrides '{}' --tp 2", "lmdeploy"),
-        ("--hf-overrides '{}' --session-len 8192", "lmdeploy"),
-        ("--hf-overrides '{}'", "vllm"),
-        ('--rope-scaling \'{"rope_type": "linear", "factor": 2}\'', "vllm-0.8"),
-        ("--rope-scaling linear", "llama.cpp"),
-        ("-c 8192", "llama.cpp"),
-        ("-m m.gguf -ngl 99", "llama.cpp"),
-        ("--gpu-memory-utilization 0.9", "vllm"),
-    ],
-)
-def test_the_engine_follows_from_the_command_or_the_names(flags, engine):
-    assert command_line(flags).engine == engine
-    assert not any(name not in KNOWN for name, _ in command_line(flags).flags)
+@pytest.mark.parametrize("row", ROWS["engines of flags"], ids=lambda row: row["flags"])
+def test_the_engine_follows_from_the_command_or_the_names(row):
+    found = command_line(row["flags"])
+    assert found.engine == row["engine"]
+    assert not any(name not in KNOWN for name, _ in found.flags)
 
 
 def test_lengths_of_vllm():
@@ -360,48 +330,10 @@ def test_known_names_are_not_harmless():
     assert not KNOWN & HARMLESS
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("", "flags must have an argument about rotation, or begin with a known command; got none; known are vllm:"),
-        ("--port 8000", "got --port; known are vllm: --hf-overrides"),
-        ("--rope-freqbase 1", "got --rope-freqbase; known are --rope-freq-base and --rope-freq-scale"),
-        ("--max-position 1", "flags must be known if they may be about positions; got --max-position; known are"),
-        (
-            "--context-length 5 --rope-scale 2",
-            "got --rope-scale among those of SGLang 0.5.23, which has --context-length",
-        ),
-        ("vllm serve m --rope-scale 2", "flags must be arguments of one program; got --rope-scale"),
-        ("--rope-scale two", "--rope-scale of flags must be a finite number; got 'two'"),
-        ("--rope-scale inf", "--rope-scale of flags must be a finite number; got 'inf'"),
-        ("--rope-scale 0", "--rope-scale of flags must not be 0; got 0"),
-        ("--rope-scale -2", "--rope-scale of flags must be greater than 0; got -2"),
-        ("-c 1.5", "-c of flags must be a whole number; got '1.5'"),
-        ("-c -5", "--ctx-size of flags must be at least 0; got -5"),
-        ("-c", "-c of flags must have a value; got none"),
-        ("--rope-scaling cubic", "--rope-scaling of flags must be none, linear or yarn; got 'cubic'"),
-        (
-            "--override-kv a",
-            "--override-kv of flags must be KEY=TYPE:VALUE and the type int, float, bool or str; got 'a'",
-        ),
-        ("--override-kv llama.rope.freq_base=float:x", "of --override-kv in flags must be a number; got 'x'"),
-        ("--hf-overrides {", "--hf-overrides of flags must be whole JSON"),
-        ("--hf-overrides '[1]'", "--hf-overrides of flags must be a JSON object; got '[1]'"),
-        ("--hf-overrides '{\"rope_parameters\": 1}'", "rope_parameters must be an object in flags; got 1"),
-        ('--hf-overrides \'{"model_type": "qwen2"}\'', "model_type must not be in flags; got 'qwen2'"),
-        ('--hf-overrides \'{"rope_parameters": {}, "rope_scaling": {}}\'', "must be in flags, not both; got both"),
-        ("--hf-overrides.a.b 1 --hf-overrides.a.b.c 1", "must not contradict another argument of flags; got '1'"),
-        ("--max-model-len 1.5K", "--max-model-len of flags must be a number of tokens, such as 131072 or 128K"),
-        ("--max-model-len 0", "the context of flags must be at least 1; got 0"),
-        ("LLAMA_ARG_ROPE_SCALE=4 llama-server", "flags must be arguments, not variables of the environment; got"),
-        ("--rope-scale '2", "flags must be words as a shell has them; got No closing quotation in"),
-        (5, "flags must be a string or a list of strings; got int: 5"),
-        (["-c", 5], "flags must be a string or a list of strings; got list"),
-    ],
-)
-def test_bad_input_is_one_clear_error(flags, message):
-    with pytest.raises((TypeError, ValueError), match=re.escape(message)) as caught:
-        from_config(LLAMA, flags=flags)
+@pytest.mark.parametrize("row", ROWS["wrong flags"], ids=lambda row: row["message"])
+def test_bad_input_is_one_clear_error(row):
+    with pytest.raises((TypeError, ValueError), match=re.escape(row["message"])) as caught:
+        from_config(LLAMA, flags=row["flags"])
     assert str(caught.value).startswith("from_config: ") and "; got " in str(caught.value)
     assert len(str(caught.value)) < 600
 

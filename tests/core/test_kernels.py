@@ -11,11 +11,10 @@ import array_api_strict
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from libraries import LIBRARIES, ROUNDOFF
 from numpy.lib.stride_tricks import as_strided
 from programs import PROGRAM, run
+from rotations import WRITABLE, copied, in_bytes
 from samples import embedding, radians, random
 
 from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
@@ -24,35 +23,6 @@ from rope_xp.arrays import libraries
 NUMPY = LIBRARIES["numpy"]
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
-EXAMPLES = settings.default.max_examples  # fewer where an interpreter runs them
-# The libraries whose arrays can be written.
-WRITABLE = ("numpy", "torch")
-
-
-@st.composite
-def layings(draw, shape):
-    """How an array of this shape lies in the memory of a larger one."""
-    steps = tuple(draw(st.sampled_from([1, 1, 2, 3])) for _ in shape)
-    offsets = tuple(draw(st.integers(0, 2)) for _ in shape)
-    return {
-        "sizes": [offset + size * step + 1 for size, step, offset in zip(shape, steps, offsets)],
-        "order": draw(st.permutations(range(len(shape)))),
-        "cuts": tuple(slice(o, o + n * s, s) for o, n, s in zip(offsets, shape, steps)),
-        "backwards": tuple(slice(None, None, draw(st.sampled_from([1, 1, -1]))) for _ in shape),
-        "seed": draw(st.integers(0, 2**32 - 1)),
-    }
-
-
-def laid_out(problem, xp, dtype):
-    """The memory, and a function that cuts the array out of it, strided as the problem says."""
-    order = problem["order"]
-    whole = np.random.default_rng(problem["seed"]).standard_normal([problem["sizes"][axis] for axis in order])
-
-    def cut(whole):
-        x = permuted(xp, whole, np.argsort(order))
-        return x[problem["cuts"]][() if xp.name == "torch" else problem["backwards"]]
-
-    return xp.array(whole, dtype), cut
 
 
 def permuted(xp, x, axes):
@@ -60,131 +30,46 @@ def permuted(xp, x, axes):
     return x.permute(axes) if xp.name == "torch" else libraries.namespace(x).permute_dims(x, axes)
 
 
-def copied(xp, x):
-    return x.clone() if xp.name == "torch" else x.copy()
-
-
-def in_bytes(xp, x):
-    if xp.name == "torch":
-        import torch
-
-        x = x.detach().resolve_neg().reshape(-1).contiguous().view(torch.uint8).numpy()
-    return x.tobytes()
-
-
-def assert_one_rounding(xp, result, reference, x, dtype, tables=0.0, kernel=None):
-    """The products may have been rounded otherwise, or not at all; then comes one rounding to the dtype.
-
-    Tables that were made separately may each be as wrong as they may be. Numba gives the reference's bits.
-    """
+def assert_one_rounding(xp, result, reference, x, dtype, kernel=None):
+    """The products may have been rounded otherwise, or not at all; then comes one rounding to the dtype."""
     assert result.dtype == x.dtype and result.shape == x.shape
-    if kernel == "numba":
+    if kernel == "numba":  # which has the bits of the reference
         np.testing.assert_array_equal(xp.numpy(result), xp.numpy(reference))
     result, reference, size = xp.numpy(result), xp.numpy(reference), np.abs(xp.numpy(x)).max(initial=0.0)
-    arithmetic = (4 * ROUNDOFF["float64" if dtype == "float64" else "float32"] + 4 * tables) * size
+    arithmetic = 4 * ROUNDOFF["float64" if dtype == "float64" else "float32"] * size
     rounding = 0.0 if dtype in ("float32", "float64") else 2 * ROUNDOFF[dtype] * (np.abs(reference) + arithmetic)
     assert np.all(np.abs(result - reference) <= arithmetic + rounding)
 
 
-def assert_in_place_is_the_same(xp, whole, cut, rotate, rotate_inplace):
-    """The array becomes what the other function returns, but for a rounding, and the memory around it stays as it was.
-
-    Multiplying complex numbers in place, NumPy rounds otherwise.
-    """
-    written, expected = copied(xp, whole), copied(xp, whole)
-    assert rotate_inplace(cut(written)) is None
-    cut(expected)[...] = rotate(cut(whole))
-    assert_one_rounding(xp, cut(written), cut(expected), cut(whole), xp.dtype_of(whole))
-    cut(written)[...] = cut(expected)
-    assert in_bytes(xp, written) == in_bytes(xp, expected)
-
-
-@st.composite
-def problems(draw, layout):
-    """A part of the width, which begins anywhere and falls into blocks, and axes in any order, some of them empty."""
-    blocks = draw(st.integers(1, 3)) if layout == "half" else 1
-    # 29 pairs are a vector of each length, and one more.
-    of_block = draw(st.integers(1, 4) | st.sampled_from([8, 12, 13, 29]))
-    pairs, first, rest = blocks * of_block, draw(st.integers(0, 3)), draw(st.integers(0, 3))
-    dim = (first + 2 * pairs + rest + 1) // 2 * 2
-    heads, of_heads = draw(st.integers(1, 3)), draw(st.booleans())
-    others = [("other", size) for size in draw(st.lists(st.integers(0, 4), max_size=2))]
-    axes = draw(st.permutations([("seq", 5), ("heads", heads), *others]))
-    names, shape = [name for name, _ in axes], [size for _, size in axes]
-    span = {"head_dim": dim, "first_channel": first, "rotary_dim": 2 * pairs, "blocks": blocks}
-    return {
-        "rope": embedding(layout, **span, base=None, inv_freq=random(*(1, heads) * of_heads, pairs).tolist()),
-        "axes": {"seq_dim": names.index("seq"), "heads_dim": names.index("heads") if of_heads else None},
-        "table": None if of_heads else (*(draw(st.sampled_from([1, size])) for size in shape), pairs),
-        "laying": draw(layings((*shape, dim))),
-        "inverse": draw(st.booleans()),
-    }
+# Sizes that kernels treat in ways of their own: the shape, the order in memory, and `seq_dim`.
+LARGE = {
+    **{  # an odd number of rows, and more bytes than one thread takes: 2.6 MB in float32
+        f"threads, memory {order}": ((3, 331, 5, 130), order, 1)
+        for order in [(0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (3, 0, 1, 2)]
+    },
+    # Tables of 528 KB, of which a row may serve several heads at a time.
+    **{f"long_sequence, {heads} heads": ((heads, 1031, 130), (0, 1, 2), 1) for heads in (7, 8)},
+    "many axes": ((1, 2, 1, 2, 1, 3, 1, 2, 2, 6), tuple(range(10)), 5),
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=min(60, EXAMPLES), deadline=None)
-@given(data=st.data())
-def test_equals_the_reference_however_arrays_lie(xp, kernel, layout, data):
-    if xp.name not in WRITABLE:  # others have no strides
-        return
-    dtype, problem = data.draw(st.sampled_from(xp.floats)), data.draw(problems(layout))
-    axes, inverse = problem["axes"], problem["inverse"]
-    rope, reference = (replace(problem["rope"], kernel=each) for each in (kernel, "reference"))
-    whole, cut = laid_out(problem["laying"], xp, dtype)
-    x, where, before = cut(whole), xp.array(np.arange(5) * 7, "int32"), xp.numpy(whole).copy()
-    for call in (lambda rope: rope(x, positions=where, **axes), lambda rope: rope.shift(x, -3, **axes)):
-        assert_one_rounding(xp, call(rope), call(reference), x, dtype, tables=2e-7)
-    several = [rope.sincos(where, like=x)]
-    if problem["table"]:  # which broadcast in every way
-        several.append(xp.tables(radians(*problem["table"]), dtype))
-    for sincos in several:
-        rotation = {"sincos": sincos, **axes, "inverse": inverse}
-        result, truth = (each.rotate(x, **rotation) for each in (rope, reference))
-        assert_one_rounding(xp, result, truth, x, dtype, kernel=kernel)
-        result, truth = (each(x, x, sincos=sincos, **axes)[1] for each in (rope, reference))
-        assert_one_rounding(xp, result, truth, x, dtype, kernel=kernel)
-        inplace = partial(rope.rotate_inplace, **rotation)
-        assert_in_place_is_the_same(xp, whole, cut, partial(rope.rotate, **rotation), inplace)
-    np.testing.assert_array_equal(xp.numpy(whole), before)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (3, 0, 1, 2)])
-def test_large_arrays_that_threads_share(xp, kernel, layout, order):
-    """An odd number of rows, and more bytes than one thread takes: 2.6 MB in float32."""
-    x = permuted(xp, xp.random(*(np.asarray((3, 331, 5, 130))[list(order)])), np.argsort(order))
-    rope = embedding(layout, head_dim=130, rotary_dim=96, first_channel=3, kernel=kernel)
-    sincos = rope.sincos(xp.array(np.arange(331), "int32"), like=x)
-    result = rope.rotate(x, sincos, seq_dim=1)
-    reference = replace(rope, kernel="reference").rotate(x, sincos, seq_dim=1)
+@pytest.mark.parametrize("name", LARGE)
+def test_large_arrays(xp, kernel, layout, name):
+    shape, order, seq_dim = LARGE[name]
+    x = permuted(xp, xp.random(*np.asarray(shape)[list(order)]), np.argsort(order))
+    wide = shape[-1] == 130
+    rope = embedding(layout, head_dim=shape[-1], rotary_dim=96 if wide else 4, first_channel=2 * wide, kernel=kernel)
+    sincos = rope.sincos(xp.array(np.arange(shape[seq_dim]), "int32"), like=x)
+    result = rope.rotate(x, sincos, seq_dim=seq_dim)
+    reference = replace(rope, kernel="reference").rotate(x, sincos, seq_dim=seq_dim)
     assert_one_rounding(xp, result, reference, x, "float32", kernel=kernel)
     if xp.name in WRITABLE:
-        q, k = copied(xp, x), copied(xp, x[:, :, :2, :])
-        rope.rotate_inplace(q, k, sincos=sincos, seq_dim=1)
-        assert_one_rounding(xp, q, reference, x, "float32")
-        assert_one_rounding(xp, k, reference[:, :, :2, :], k, "float32")
-
-
-@pytest.mark.parametrize("heads", [7, 8])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_heads_before_a_long_sequence(xp, kernel, layout, heads):
-    """Tables of 528 KB, of which a row may serve several heads at a time."""
-    x = xp.random(heads, 1031, 130)
-    rope = embedding(layout, head_dim=130, rotary_dim=128, kernel=kernel)
-    sincos = rope.sincos(xp.array(np.arange(1031), "int32"), like=x)
-    reference = replace(rope, kernel="reference").rotate(x, sincos, seq_dim=1)
-    assert_one_rounding(xp, rope.rotate(x, sincos, seq_dim=1), reference, x, "float32", kernel=kernel)
-    if xp.name in WRITABLE:
-        written = copied(xp, x)
-        rope.rotate_inplace(written, sincos=sincos, seq_dim=1)
-        assert_one_rounding(xp, written, reference, x, "float32")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_many_axes(xp, kernel, layout):
-    x = xp.random(1, 2, 1, 2, 1, 3, 1, 2, 2, 6)
-    call = partial(apply_rotary_pos_emb, x, xp.tables(radians(1, 1, 1, 2, 1, 3, 1, 1, 2, 2)), layout=layout)
-    assert_one_rounding(xp, call(kernel=kernel), call(kernel="reference"), x, "float32")
+        q, k = copied(xp, x), copied(xp, x[..., :2, :])
+        both = (q, k) if seq_dim < len(shape) - 2 else (q,)
+        rope.rotate_inplace(*both, sincos=sincos, seq_dim=seq_dim)
+        for written, truth in zip(both, (reference, reference[..., :2, :])):
+            assert_one_rounding(xp, written, truth, written, "float32")
 
 
 def test_no_number_stays_no_number_in_bfloat16(xp, kernel):

@@ -9,19 +9,15 @@ import engines
 import gguf
 import numpy as np
 import pytest
-from configs import CONFIGS, GOLDENS
+from configs import CONFIGS, GOLDENS, ROWS, value_of
 
 from rope_xp import (
     DynamicNTKScaling,
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
-    MixedNTKScaling,
     NTKScaling,
-    ProportionalScaling,
     RotaryEmbedding,
-    Sections,
-    XPos,
     YarnScaling,
     from_config,
 )
@@ -141,140 +137,12 @@ def expected(rope):
 
 # The goldens that a target cannot express, by the property for which it is refused. A name without brackets stands for
 # all goldens of a config. Every other golden must be written.
-REFUSED = """
-vllm seq_len: internlm2-7b() internlm-20b()
-vllm sections: gemma-4-e2b-it(part=vision) llama-4-scout-17b-16e(part=vision) qwen2-vl-7b-instruct(part=vision)
-vllm sections: qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct(part=vision) glm-4.1v-9b-thinking(part=vision)
-vllm sections: ernie-4.5-vl-28b-a3b-remote(part=vision)
-vllm inv_freq: dinov3-vitl16-lvd1689m grok-2
-llama.cpp scaling: llama-3.1-8b llama-3.2-1b internlm2-7b() phi-3-vision-128k-text phi-3.5-mini-instruct
-llama.cpp scaling: phi-4-mini-instruct phi-3.5-moe-synthetic-factors gemma-4-e2b-it(layer_type=full_attention)
-llama.cpp scaling: gemma-4-e2b-it(layer=4) llama-4-scout-17b-16e(layer=0) llama-4-scout-17b-16e(layer=46)
-llama.cpp scaling: llama-4-scout-17b-16e-instruct exaone-4.0-32b exaone-3.5-7.8b-instruct internlm-20b()
-llama.cpp scaling: gte-multilingual-base
-llama.cpp llama.cpp: step-3.5-flash(layer=0)
-llama.cpp truncate: gpt-oss-20b
-llama.cpp sections: ministral-3-8b(part=vision) gemma-4-e2b-it(part=vision) llama-4-scout-17b-16e(part=vision)
-llama.cpp sections: pixtral-12b(part=vision) qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision)
-llama.cpp sections: qwen3-vl-2b-instruct(part=vision) glm-4.1v-9b-thinking(part=vision) ernie-4.5-vl-28b-a3b hunyuan-ocr
-llama.cpp sections: ernie-4.5-vl-28b-a3b-remote
-llama.cpp inv_freq: dinov3-vitl16-lvd1689m grok-2
-gguf first_channel: deepseek-v4-flash
-gguf truncate: gpt-oss-20b
-gguf scaling: internlm2-7b() internlm-20b()
-gguf sections: ministral-3-8b(part=vision) llama-4-scout-17b-16e(part=vision) pixtral-12b(part=vision)
-gguf sections: qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct(part=vision)
-gguf sections: glm-4.1v-9b-thinking(part=vision) ernie-4.5-vl-28b-a3b hunyuan-ocr ernie-4.5-vl-28b-a3b-remote
-gguf blocks: gemma-4-e2b-it(part=vision)
-gguf llama.cpp: step-3.5-flash(layer=0) kimi-k2-instruct
-gguf inv_freq: dinov3-vitl16-lvd1689m grok-2
-mlx first_channel: deepseek-v4-flash
-mlx truncate: gpt-oss-20b
-mlx seq_len: phi-3-vision-128k-text() phi-3-vision-128k-text(seq_len=4096) phi-3.5-mini-instruct()
-mlx seq_len: phi-3.5-mini-instruct(seq_len=4096) phi-4-mini-instruct() phi-4-mini-instruct(seq_len=4096)
-mlx seq_len: phi-3.5-moe-synthetic-factors() phi-3.5-moe-synthetic-factors(seq_len=4096)
-mlx attention_factor: phi-3.5-moe-synthetic-factors(seq_len=4097)
-mlx sections: ministral-3-8b(part=vision) llama-4-scout-17b-16e(part=vision) pixtral-12b(part=vision)
-mlx sections: qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct qwen3.5-0.8b
-mlx sections: glm-4.1v-9b-thinking(part=vision) ernie-4.5-vl-28b-a3b hunyuan-ocr ernie-4.5-vl-28b-a3b-remote
-mlx blocks: gemma-4-e2b-it(part=vision)
-mlx inv_freq: dinov3-vitl16-lvd1689m grok-2
-mlx scaling: gte-multilingual-base
-megatron first_channel: deepseek-v4-flash
-megatron scaling: internlm2-7b() phi-3-vision-128k-text phi-3.5-mini-instruct phi-4-mini-instruct
-megatron scaling: phi-3.5-moe-synthetic-factors gemma-4-e2b-it(layer_type=full_attention) gemma-4-e2b-it(layer=4)
-megatron scaling: internlm-20b() gte-multilingual-base
-megatron base: internlm2-7b(seq_len=32769) internlm2-7b(seq_len=65536) hy-mt1.5-1.8b hunyuan-ocr
-megatron base: qwen-7b-chat(seq_len=9000) qwen-7b-chat(seq_len=30000) internlm-20b(seq_len=6000) hunyuan-large
-megatron base: hunyuan-a13b-instruct
-megatron low_freq_factor: llama-4-scout-17b-16e-instruct step-3.5-flash(layer=0)
-megatron sections: ministral-3-8b(part=vision) llama-4-scout-17b-16e(part=vision) pixtral-12b(part=vision)
-megatron sections: qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct
-megatron sections: qwen3.5-0.8b glm-4.1v-9b-thinking ernie-4.5-vl-28b-a3b ernie-4.5-vl-28b-a3b-remote
-megatron blocks: gemma-4-e2b-it(part=vision)
-megatron inv_freq: dinov3-vitl16-lvd1689m grok-2
-meta scaling: qwen2.5-7b-instruct-yarn qwen3-8b-yarn deepseek-v3 deepseek-v2-lite
-meta scaling: deepseek-v2-lite-saved-by-transformers-5 kimi-k2-instruct gpt-oss-20b
-meta scaling: olmo-3-7b(layer_type=full_attention) olmo-3-7b(layer=3) ministral-3-8b() internlm2-7b()
-meta scaling: deepseek-coder-6.7b longchat-7b-v1.5-32k phi-3-vision-128k-text phi-3.5-mini-instruct
-meta scaling: phi-3.5-moe-synthetic-factors gemma-3-12b-it(layer_type=full_attention) gemma-3-12b-it(layer=5)
-meta scaling: gemma-3-12b-it(layer=47,part=text) gemma-4-e2b-it(layer_type=full_attention) gemma-4-e2b-it(layer=4)
-meta scaling: internlm-20b() gte-multilingual-base
-meta first_channel: deepseek-v4-flash
-meta rotary_dim: phi-4-mini-instruct phi-2 stablelm-2-1_6b pythia-1.4b gpt-neox-20b gpt-j-6b glm-4-9b-0414
-meta rotary_dim: minitron-4b-base persimmon-8b-base chatglm3-6b-32k glm-4-9b-chat ling-mini-2.0
-meta rotary_dim: step-3.5-flash(layer=0) mimo-v2-flash bamba-9b stablelm-2-12b
-meta sections: ministral-3-8b(part=vision) llama-4-scout-17b-16e(part=vision) pixtral-12b(part=vision)
-meta sections: qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct qwen3-vl-2b-instruct qwen3.5-0.8b glm-4.1v-9b-thinking
-meta sections: ernie-4.5-vl-28b-a3b hunyuan-ocr ernie-4.5-vl-28b-a3b-remote
-meta blocks: gemma-4-e2b-it(part=vision)
-meta inv_freq: dinov3-vitl16-lvd1689m grok-2
-vllm seq_len: minicpm-2b-128k() internlm-chat-7b() internvl3-1b() internvl3-1b(part=text) internvl2.5-2b()
-vllm seq_len: internvl2.5-2b(part=text)
-llama.cpp scaling: llama-3.3-nemotron-super-49b llama-3.1-405b gemma-4-26b-a4b(layer_type=full_attention)
-llama.cpp scaling: gemma-4-26b-a4b(layer=5) minicpm-2b-128k() internlm-chat-7b() internvl3-1b()
-llama.cpp scaling: internvl3-1b(part=text) internvl2.5-2b() internvl2.5-2b(part=text)
-llama.cpp truncate: gpt-oss-120b
-gguf first_channel: deepseek-v4-pro
-gguf truncate: gpt-oss-120b
-gguf scaling: minicpm-2b-128k() internlm-chat-7b() internvl3-1b() internvl3-1b(part=text) internvl2.5-2b()
-gguf scaling: internvl2.5-2b(part=text)
-mlx first_channel: deepseek-v4-pro
-mlx truncate: gpt-oss-120b
-mlx sections: qwen3-vl-30b-a3b qwen3.5-397b-a17b
-megatron first_channel: deepseek-v4-pro
-megatron sections: qwen3-vl-30b-a3b qwen3.5-397b-a17b
-megatron scaling: gemma-4-26b-a4b(layer_type=full_attention) gemma-4-26b-a4b(layer=5) minicpm-2b-128k()
-megatron scaling: internlm-chat-7b() internvl3-1b() internvl3-1b(part=text) internvl2.5-2b() internvl2.5-2b(part=text)
-megatron base: minicpm-2b-128k(seq_len=131072) internvl3-1b(seq_len=40000) internvl2.5-2b(seq_len=40000)
-meta scaling: deepseek-v3.2 kimi-k2.5 gpt-oss-120b gemma-4-26b-a4b(layer_type=full_attention) gemma-4-26b-a4b(layer=5)
-meta scaling: minicpm-2b-128k() internlm-chat-7b() internvl3-1b() internvl3-1b(part=text) internvl2.5-2b()
-meta scaling: internvl2.5-2b(part=text) deepseek-r1-0528-qwen3-8b
-meta first_channel: deepseek-v4-pro
-meta rotary_dim: minimax-m3 minimax-m2.5 phi-1_5-first-file phi-2-first-file stablelm-3b-4e1t chatglm3-6b
-meta rotary_dim: ring-mini-linear-2.0 minimax-m1 minimax-text-01 stablelm-3b-4e1t-first-file
-meta sections: qwen3-vl-30b-a3b qwen3.5-397b-a17b
-sglang first_channel: deepseek-v4-flash(layer_type=main) deepseek-v4-flash(layer_type=compress)
-sglang first_channel: deepseek-v4-pro(layer_type=main) deepseek-v4-pro(layer_type=compress)
-sglang seq_len: internlm2-7b() internlm2-7b(seq_len=32768) internlm2-7b(seq_len=32769) internlm-20b()
-sglang seq_len: internlm-20b(seq_len=6000) minicpm-2b-128k() minicpm-2b-128k(seq_len=65536)
-sglang seq_len: minicpm-2b-128k(seq_len=131072) internlm-chat-7b() internvl3-1b() internvl3-1b(part=text)
-sglang seq_len: internvl3-1b(seq_len=32768) internvl3-1b(seq_len=40000) internvl2.5-2b() internvl2.5-2b(part=text)
-sglang seq_len: internvl2.5-2b(seq_len=32768) internvl2.5-2b(seq_len=40000)
-sglang sglang: phi-4-mini-instruct() phi-4-mini-instruct(seq_len=4096) phi-4-mini-instruct(seq_len=4097) phi-2()
-sglang scaling: gemma-4-e2b-it(layer_type=full_attention) gemma-4-e2b-it(layer=4) gte-multilingual-base()
-sglang scaling: gemma-4-26b-a4b(layer_type=full_attention) gemma-4-26b-a4b(layer=5)
-sglang part: qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct(part=vision)
-sglang part: glm-4.1v-9b-thinking(part=vision) pixtral-12b(part=vision) ministral-3-8b(part=vision)
-sglang part: gemma-4-e2b-it(part=vision) llama-4-scout-17b-16e(part=vision) ernie-4.5-vl-28b-a3b-remote(part=vision)
-sglang sections: ernie-4.5-vl-28b-a3b() hunyuan-ocr() ernie-4.5-vl-28b-a3b-remote()
-sglang inv_freq: dinov3-vitl16-lvd1689m() grok-2()
-lmdeploy first_channel: deepseek-v4-flash(layer_type=main) deepseek-v4-flash(layer_type=compress)
-lmdeploy first_channel: deepseek-v4-pro(layer_type=main) deepseek-v4-pro(layer_type=compress)
-lmdeploy attention_factor: phi-3.5-moe-synthetic-factors() phi-3.5-moe-synthetic-factors(seq_len=4096)
-lmdeploy attention_factor: phi-3.5-moe-synthetic-factors(seq_len=4097)
-lmdeploy scaling: gemma-4-e2b-it(layer_type=full_attention) gemma-4-e2b-it(layer=4) gte-multilingual-base()
-lmdeploy scaling: gemma-4-26b-a4b(layer_type=full_attention) gemma-4-26b-a4b(layer=5)
-lmdeploy part: qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct(part=vision)
-lmdeploy part: glm-4.1v-9b-thinking(part=vision) pixtral-12b(part=vision) ministral-3-8b(part=vision)
-lmdeploy part: gemma-4-e2b-it(part=vision) llama-4-scout-17b-16e(part=vision) ernie-4.5-vl-28b-a3b-remote(part=vision)
-lmdeploy sections: ernie-4.5-vl-28b-a3b() hunyuan-ocr() ernie-4.5-vl-28b-a3b-remote()
-lmdeploy inv_freq: dinov3-vitl16-lvd1689m() grok-2()
-"""
-
-
-def refused_goldens():
-    found = {}
-    for line in REFUSED.split("\n")[1:-1]:
-        start, _, names = line.partition(": ")
-        target, name = start.split()
-        for golden in ROTATED:
-            if {named(golden), golden["config"]} & {*names.split()}:
-                found[target, named(golden)] = name
-    return found
-
-
-REFUSED_GOLDENS = refused_goldens()
+REFUSED = {
+    (row["target"], named(golden)): row["property"]
+    for row in ROWS["refused goldens"]
+    for golden in ROTATED
+    if {named(golden), golden["config"]} & {*row["goldens"]}
+}
 
 
 # Targets with keys of transformers are read back, and tests/engines runs transformers. LM Studio has a test below.
@@ -285,7 +153,7 @@ COMPUTED = [target for target in TARGETS if target not in ("transformers", "tran
 @pytest.mark.parametrize("golden", ROTATED, ids=named)
 def test_engines_compute_the_value(golden, target):
     rope, options, written = outcome(golden, target)
-    refused = REFUSED_GOLDENS.get((target, named(golden)))
+    refused = REFUSED.get((target, named(golden)))
     assert (written if isinstance(written, str) else None) == refused
     if refused is not None:
         return
@@ -322,7 +190,7 @@ def test_layers_that_differ_need_a_place_each():
 
 
 def test_every_refused_golden_exists():
-    names = {name for line in REFUSED.split("\n")[1:-1] for name in line.partition(": ")[2].split()}
+    names = {name for row in ROWS["refused goldens"] for name in row["goldens"]}
     assert names <= {golden["config"] for golden in ROTATED} | {named(golden) for golden in ROTATED}
 
 
@@ -476,144 +344,12 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
 LONGROPE = {"short_factor": (1.0, 1.1), "long_factor": (1.5, 4.0), "original_max_position_embeddings": 4096}
 QWEN, LLAMA, DEEPSEEK, PHI = ({"architecture": name} for name in ("qwen2", "llama", "deepseek2", "phi3"))
 PAIRED = {"layout": INTERLEAVED}
-IMPOSSIBLE = [
-    ("vlm", {}, {}, 'target must be "transformers" .*"meta".*; got .vlm'),
-    (None, {}, {}, "target must be .*; got None"),
-    ("mlx", {}, QWEN, "architecture must be given only for .*; got 'qwen2'"),
-    ("gguf", {}, {}, "architecture must be given, the general.architecture .*; got None"),
-    ("gguf", {}, {"architecture": "gpt2"}, "architecture must be one that llama.cpp rotates; got 'gpt2'"),
-    ("gguf", {}, {"architecture": 5}, "architecture must be one that llama.cpp rotates; got 5"),
-    ("gguf", {}, {"architecture": "gemma3"}, "architecture must have the same frequencies in all .*; got 'gemma3'"),
-    ("gguf", {}, LLAMA, "layout must be 'interleaved' .*'llama'; got 'half': permute .* permute_projection"),
-    ("gguf", PAIRED, QWEN, "layout must be 'half' .*'qwen2'; got 'interleaved': permute .*to='half'"),
-    ("gguf", {**PAIRED, "rotary_dim": 64}, LLAMA, "rotary_dim must be head_dim=128 .*; got 64"),
-    ("gguf", {**PAIRED, "rotary_dim": 64}, DEEPSEEK, "head_dim must be .* rotated part, 64.*; got 128"),
-    ("gguf", {"xpos": XPos(), "reverse": True}, QWEN, "expressible in a GGUF file; got xpos, reverse"),
-    ("gguf", {"attention_factor": 1.5}, QWEN, "attention_factor must be 1 without YaRN .*; got 1.5"),
-    (
-        "gguf",
-        {"scaling": Llama3Scaling(**LLAMA3)},
-        {"architecture": "phi2"},
-        "llama.cpp 0.5.0 must read rope_freqs.weight for architecture 'phi2'; got one that does not",
-    ),
-    (
-        "gguf",
-        {"head_dim": 4, "scaling": LongRopeScaling(**LONGROPE, factor=4.0)},
-        QWEN,
-        "must read rope_factors_long.weight for architecture 'qwen2' with longrope; got one that does not",
-    ),
-    (
-        "gguf",
-        {"head_dim": 4, "scaling": LongRopeScaling(**LONGROPE, short_mscale=1.1, long_mscale=1.3)},
-        PHI,
-        "short_mscale and long_mscale must be equal .*; got 1.1 and 1.3",
-    ),
-    (
-        "gguf",
-        {"scaling": YarnScaling(**YARN, mscale=1.0, mscale_all_dim=1.0)},
-        QWEN,
-        "softmax_scale must be 1 .*'qwen2'",
-    ),
-    ("gguf", {**PAIRED, "scaling": YarnScaling(**YARN)}, DEEPSEEK, "mscale_all_dim must be given.*; got None and 1.13"),
-    ("gguf", {"sections": Sections((16, 24, 24))}, QWEN, "sections must be None .*'qwen2'; got Sections"),
-    ("gguf", {}, {"architecture": "qwen2vl"}, "sections must be in order 'chunked' .*'qwen2vl'; got None"),
-    ("llama.cpp", {"scaling": Llama3Scaling(**LLAMA3)}, {}, "linear or YaRN .*; got llama3.*rope_freqs.weight, where "),
-    (
-        "llama.cpp",
-        {"scaling": MixedNTKScaling(factor=2.0)},
-        {},
-        r'; got ntk.*rope_freqs.weight \(see to_config\("gguf"\)',
-    ),
-    (
-        "llama.cpp",
-        {"scaling": YarnScaling(**YARN, attention_factor=1.0)},
-        {},
-        "architecture must be given to set rope.scaling.attn_factor.*; got None",
-    ),
-    ("llama.cpp", {"sections": Sections((4, 4), order="axial"), "head_dim": 16}, {}, "sections must be in an order"),
-    (
-        "vllm",
-        {"scaling": DynamicNTKScaling(factor=2.0, max_position_embeddings=64)},
-        {},
-        "seq_len of scaling must be given for vLLM",
-    ),
-    (
-        "vllm",
-        {**PAIRED, "head_dim": 4, "scaling": LongRopeScaling(**LONGROPE, factor=4.0)},
-        {},
-        "layout must be 'half' with LongRoPE in vLLM; got 'interleaved'",
-    ),
-    ("mlx", {"scaling": MixedNTKScaling(factor=2.0)}, {}, "a rule that MLX has; got ntk"),
-    (
-        "mlx",
-        {"scaling": YarnScaling(**YARN | {"factor": 1.0}, attention_factor=1.5)},
-        {},
-        "with factor=1 in MLX; got 1.5",
-    ),
-    ("mlx", {"sections": Sections((64,))}, {}, "sections must be three in order 'chunked' .*; got Sections"),
-    (
-        "mlx",
-        {"rotary_dim": 64, "scaling": ProportionalScaling(partial_rotary_factor=0.5)},
-        {},
-        "rotary_dim must be head_dim with Proportional.*; got 64",
-    ),
-    (
-        "mlx",
-        {**PAIRED, "head_dim": 4, "scaling": LongRopeScaling(**LONGROPE, factor=4.0, seq_len=8192)},
-        {},
-        "layout must be 'half' with LongRoPE in MLX; got 'interleaved'",
-    ),
-    ("megatron", {"base": 10_000.5}, {}, "base must be a whole number in Megatron-LM; got 10000.5"),
-    ("megatron", {"scaling": LinearScaling(factor=1.5)}, {}, "factor must be a whole number .*; got 1.5"),
-    (
-        "megatron",
-        {**PAIRED, "scaling": YarnScaling(**YARN)},
-        {},
-        "layout must be 'half' and rotary_dim .*; got 'interleaved'",
-    ),
-    (
-        "megatron",
-        {"layout": TO_HALF, "scaling": LinearScaling(factor=2.0)},
-        {},
-        "with latent attention has; got linear",
-    ),
-    (
-        "megatron",
-        {"layout": TO_HALF, "scaling": YarnScaling(**YARN, truncate=False)},
-        {},
-        "truncate must be True in Megatron-LM with latent attention; got False",
-    ),
-    (
-        "megatron",
-        {"scaling": YarnScaling(**YARN, mscale=1.0, mscale_all_dim=1.0)},
-        {},
-        "softmax_scale must be 1 .*; got",
-    ),
-    (
-        "megatron",
-        {"sections": Sections((16, 24, 24)), "scaling": YarnScaling(**YARN)},
-        {},
-        "a rule that Megatron-LM with sections has; got yarn",
-    ),
-    ("transformers4", {"scaling": ProportionalScaling()}, {}, "a rule that transformers 4.57.6 has; got proportional"),
-    ("transformers4", {}, {"engine_version": "5.18.0"}, 'engine_version must be 4.x with target "transformers4"; got'),
-    ("transformers", {}, {"engine_version": "4.57.6"}, 'engine_version must be 5.x with target "transformers"; got'),
-    ("lmstudio", {"scaling": YarnScaling(**YARN)}, {}, "scaling must be linear in LM Studio; got yarn.*GGUF file"),
-    ("lmstudio", {"sections": Sections((16, 24, 24))}, {}, "sections must be in the GGUF file for LM Studio; got"),
-    ("meta", {}, {}, "layout must be 'interleaved' in Meta's params.json; got 'half': permute"),
-    (
-        "meta",
-        {**PAIRED, "scaling": Llama3Scaling(**LLAMA3 | {"original_max_position_embeddings": 4096})},
-        {},
-        "must be 1 and 8192 .*; got 1.0 and 4096",
-    ),
-]
 
 
-@pytest.mark.parametrize("target, options, arguments, message", IMPOSSIBLE, ids=str)
-def test_what_a_target_cannot_express(target, options, arguments, message):
-    with pytest.raises(ValueError, match=f"^RotaryEmbedding.to_config: .*{message}"):
-        half(**options).to_config(target, **arguments)
+@pytest.mark.parametrize("row", ROWS["not expressible"], ids=lambda row: f"{row['target']}: {row['message']}")
+def test_what_a_target_cannot_express(row):
+    with pytest.raises(ValueError, match=f"^RotaryEmbedding.to_config: .*{row['message']}"):
+        value_of(row["rope"]).to_config(row["target"], **row.get("arguments", {}))
 
 
 class HalfYarn(Scaling):
@@ -635,28 +371,11 @@ def test_a_rule_of_a_user_is_not_written_by_its_name(target):
         own.to_config(target)
 
 
-NOT_READ = [
-    (
-        "transformers4",
-        {"model_type": "llama", "partial_rotary_factor": 0.5},
-        "read partial_rotary_factor for .*'llama'",
-    ),
-    ("transformers", {"model_type": "llama", "partial_rotary_factor": 0.5}, "read partial_rotary_factor for .*'llama'"),
-    ("axolotl", {"model_type": "llama", "partial_rotary_factor": 0.5}, "read partial_rotary_factor for .*'llama'"),
-    ("transformers4", {"model_type": "nemotron", "rope_scaling": LINEAR}, "read the rule 'linear' for .*'nemotron'"),
-    (
-        "transformers4",
-        {"model_type": "olmo", "rope_scaling": {"rope_type": "yarn", **YARN}},
-        "read the rule 'yarn' .*'olmo'",
-    ),
-]
-
-
-@pytest.mark.parametrize("target, keys, message", NOT_READ)
-def test_keys_that_a_class_of_transformers_does_not_read(target, keys, message):
-    rope = from_config({"hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4, **keys})
-    with pytest.raises(ValueError, match=rf"transformers [45]\.\d+\.\d+ must {message}; got a class"):
-        rope.to_config(target)
+@pytest.mark.parametrize("row", ROWS["keys not read"], ids=lambda row: f"{row['target']}: {row['message']}")
+def test_keys_that_a_class_of_transformers_does_not_read(row):
+    rope = from_config({"hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4, **row["keys"]})
+    with pytest.raises(ValueError, match=rf"transformers [45]\.\d+\.\d+ must {row['message']}; got a class"):
+        rope.to_config(row["target"])
 
 
 def test_a_layout_that_a_class_of_transformers_does_not_have():

@@ -4,9 +4,18 @@ import copy
 import json
 from pathlib import Path
 
+import rope_xp
+
 HERE = Path(__file__).parents[1] / "goldens"
 CONFIGS = {name: entry["config"] for name, entry in json.loads((HERE / "configs.json").read_text()).items()}
 GOLDENS = json.loads((HERE / "goldens.json").read_text())
+# Tables of tests, by what they show: small configs and what they mean, what is refused and why. One row a line.
+ROWS = json.loads((HERE / "rows.json").read_text())
+
+
+def value_of(text):
+    """The value that a row writes as Python does: an embedding, a part of one, or None."""
+    return None if text is None else eval(text, dict(vars(rope_xp)))
 
 
 def at(config, path):
