@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
-from rope_xp.identification.joined import identify_axes
+from rope_xp.identification.probe import Probe
+from rope_xp.identification.search import LONGEST, Search
 
 WIDTH = 16
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
@@ -169,11 +170,14 @@ def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, 
         result[..., span] = magnitude * oracle.rotate(result[..., span], angles, layout)
         return result
 
-    found = identify_axes(fn, rope.head_dim, len(sizes), shape="seq dim")
+    def identified(fn, axes):
+        return Search(Probe(fn, rope.head_dim, shape="seq dim", axes=axes), LONGEST).run().identification()
+
+    found = identified(fn, len(sizes))
     assert found.rope.layout == layout and found.rope.first_channel == first
     assert np.asarray(found.rope.inv_freq) == pytest.approx(rows, rel=1e-9)
     assert found.rope.attention_factor == pytest.approx(magnitude) and found.rope.axes == len(sizes)
-    assert identify_axes(lambda x, p: fn(x, [p[0]] * len(sizes)), rope.head_dim, 1, shape="seq dim").rope.axes == 1
+    assert identified(lambda x, p: fn(x, [p] * len(sizes)), 1).rope.axes == 1
 
 
 @pytest.mark.parametrize("scale", [1.0, 1.001, 1.5, -1.0, 0.0])
