@@ -455,12 +455,15 @@ def gpu_dry(session):
 
 @rest
 def mutants(session):
-    """Random mistakes in the lines of the last commit, or since another one: `nox -s mutants -- main`."""
+    """Some of a list of planted mistakes; with a commit, random ones in what changed since: `nox -s mutants -- main`."""
     python = with_all(session)
-    since, *options = session.posargs or ["HEAD~1"]
-    # One of two is enough for so few: they are a sample to look at.
-    few = ("--sample", "12", "--budget", "20", "--least", "0.5")
-    python("tests/tools/generated_mutants.py", *few, "--since", since, *options)
+    if session.posargs:
+        since, *options = session.posargs
+        # One of two is enough for so few: they are a sample to look at.
+        few = ("--sample", "12", "--budget", "20", "--least", "0.5")
+        python("tests/tools/generated_mutants.py", *few, "--since", since, *options)
+    else:
+        python("tests/tools/mutants.py", "--sample", "4")
 
 
 @nox.session(name="mutants-all", default=False)
