@@ -106,7 +106,7 @@ def with_oldest(session, name, *extras):
 def quick(session):
     """The core on NumPy and array-api-strict, without the files of the kernels."""
     python = with_numpy(session)
-    kernels = ("kernels",)
+    kernels = ("kernels", "programs")
     ignored = (f"--ignore=tests/core/test_{name}.py" for name in kernels)
     python(*BRIEF, "--xp=numpy", "--xp=strict", *ignored, "tests/core", *session.posargs)
 

@@ -265,6 +265,26 @@ def test_outside_jit_tables_are_one_program_with_the_same_bits_each_time():
             assert np.abs(np.asarray(table) - 1.3 * right).max() <= 1.3 * 2e-7
 
 
+def test_outside_jit_positions_give_the_bits_of_their_tables():
+    rope, q, k = RotaryEmbedding(head_dim=16, layout="half", base=10.0), random(2, 5, 4, 16), random(2, 5, 1, 16)
+    where = jnp.asarray([[3, 0, 9, 4, 4], [7, 1, 2, 8, 0]])
+    right = rope(q, k, sincos=rope.sincos(where), seq_dim=1)
+    for _ in range(2):
+        for options in ({"positions": where}, {"positions": where, "sincos": rope.sincos(jnp.arange(10))}):
+            for one, other in zip(rope(q, k, seq_dim=1, **options), right, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_outside_jit_tables_of_heads_keep_their_axes_apart():
+    """There are as many heads as tokens, so that shapes alone do not tell their axes apart."""
+    inv_freq = 1.0 / np.arange(1.0, 25.0).reshape(1, 3, 8)
+    rope, x = RotaryEmbedding(head_dim=16, layout="half", inv_freq=inv_freq.tolist()), random(2, 3, 3, 16)
+    sincos = rope.sincos(jnp.asarray([2, 5, 7]))
+    truth, _ = oracle.rotate_pairs(x, *(np.asarray(table).swapaxes(0, 1) for table in sincos), HALF)
+    for _ in range(2):
+        np.testing.assert_allclose(rope(x, sincos=sincos, seq_dim=2, heads_dim=1), truth, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("name, dtype", [*zip(ROTATIONS, cycle(DTYPES))])
 def test_values(name, dtype):
     """The other channels keep their bits, and what is no number stays in its pair."""
@@ -279,6 +299,20 @@ def test_values(name, dtype):
     for value in (np.nan, np.inf, -np.inf):
         x = jnp.asarray(np.where(np.eye(dim, dtype=bool), value, 0.0), dtype)
         np.testing.assert_array_equal(jnp.isfinite(kernel.rotate(x, sin[0, 0, :1], cos[0, 0, :1], rotation)), ~reach)
+
+
+@pytest.mark.parametrize("name, dtype", [*zip(SOME, cycle(DTYPES[:2]))])
+def test_a_step_of_decoding(name, dtype):
+    """An axis of size 1 between others."""
+    dim, pairs, rotation = ROTATIONS[name]
+    x, dy, (sin, cos) = (
+        random(4, 3, 1, dim, dtype=dtype),
+        random(4, 3, 1, dim, seed=2, dtype=dtype),
+        tables(4, 1, 1, pairs),
+    )
+    y, pull = jax.vjp(lambda x: kernel.rotate(x, sin, cos, rotation), x)
+    assert_rotated(y, x, sin, cos, rotation)
+    assert_rotated(*pull(dy), dy, sin, cos, rotation.inverted())
 
 
 @pytest.mark.compile

@@ -62,6 +62,19 @@ def test_nothing_is_saved_but_the_tables(by):
 
 
 @pytest.mark.parametrize("by", KERNELS)
+def test_gradients_through_queries_and_keys(by):
+    def gradients(kernel, dtype):
+        rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=kernel, first_channel=1, rotary_dim=8)
+        q, k = (random(2, 5, heads, 14, seed=heads).to(dtype).requires_grad_() for heads in (4, 1))
+        scores = torch.einsum("bshd,bthd->bhst", *(each.double() for each in rope(q, k.expand(2, 5, 4, 14), seq_dim=1)))
+        return torch.autograd.grad(scores.square().sum(), (q, k))
+
+    for dtype, eps in ((torch.float64, 2**-43), (torch.bfloat16, 2**-7)):
+        for one, other in zip(gradients(by, dtype), gradients("reference", dtype), strict=True):
+            assert_same(one, other, atol=eps * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("by", KERNELS)
 def test_repeated_gradients(by):
     """Gradients of any strides, once with derivatives of their own, after positions have changed."""
     rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=by, attention_factor=1.5)

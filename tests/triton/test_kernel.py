@@ -2,13 +2,14 @@
 
 import io
 import textwrap
+from math import prod
 
 import numpy as np
 import oracle
 import pytest
 import torch
 from compare import assert_same
-from libraries import LIBRARIES
+from libraries import LIBRARIES, ROUNDOFF
 from programs import run
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -47,6 +48,17 @@ def arange(count):
     return torch.arange(count, device=DEVICE)
 
 
+def assert_rounded_once(result, truth, size):
+    """Three operations on numbers of a size, and one rounding: Triton's interpreter cuts bfloat16 off instead."""
+    dtype = str(result.dtype).removeprefix("torch.")
+    arithmetic = 4 * ROUNDOFF["float64" if dtype == "float64" else "float32"] * size
+    roundings = 2 if dtype == "bfloat16" and not ON_GPU else 1
+    rounding = 0.0 if dtype in ("float32", "float64") else roundings * ROUNDOFF[dtype] * (np.abs(truth) + arithmetic)
+    least = 2.0**-25 if dtype == "float16" else 0.0  # below the normal numbers they are 2**-24 apart
+    assert result.shape == truth.shape
+    assert np.all(np.abs(NUMPY(result) - truth) <= arithmetic + rounding + least)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def tested_dtypes():
     """Each dtype has been met before, as its first call in a process launches more."""
@@ -68,27 +80,51 @@ def launches(monkeypatch):
     return grids
 
 
-@pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("source", ["tables", "rows", "positions"])
-def test_queries_and_keys_are_one_launch(source, inplace, launches, monkeypatch):
-    """With the same bits however many heads a program takes. Arrays of other dtypes are launches of their own."""
-    where = torch.tensor([3, 0, 4, 1, 2], device=DEVICE)
-    results = []
-    for programs in (1, 3, 1024):
-        monkeypatch.setattr(kernel, "PROGRAMS", programs)
-        (q, k), rope = qk(), ROPE.replace()
-        options = {} if source == "tables" else {"positions": where}
-        if source != "positions" or inplace:
-            options["sincos"] = rope.sincos(arange(5), like=q)
-        del launches[:]
-        rotated = rope.rotate_inplace(q, k, seq_dim=1, **options) if inplace else rope(q, k, seq_dim=1, **options)
-        results.append(rotated or (q, k))
-        assert len(launches) == 1
-    assert_same(results[1:], results[:1] * 2, 0)
-    narrow = qk("bfloat16")[0]
-    for result, x in zip(ROPE(q, narrow, seq_dim=1, **options), (q, narrow), strict=True):
-        assert torch.equal(result, ROPE(x, seq_dim=1, **options))
-    assert len(launches) == 1 + 2 + 2
+def strided(rng, numbers, dtype):
+    """A tensor of these numbers with its axes in any order, steps and an offset: a view of memory that is else 1."""
+    shape = numbers.shape
+    order = rng.permutation(len(shape)) if rng.random() < 0.7 else np.arange(len(shape))
+    steps = rng.integers(1, 4, len(shape)) if rng.random() < 0.5 else np.ones(len(shape), dtype=int)
+    offset, sizes = int(rng.integers(0, 6)), [int(shape[axis] * steps[axis]) for axis in order]
+    whole = torch.ones(prod(sizes) + offset, dtype=dtype, device=DEVICE)[offset:].reshape(sizes)
+    view = whole.permute(*np.argsort(order).tolist())[tuple(slice(None, None, int(step)) for step in steps)]
+    return view.copy_(torch.tensor(numbers))
+
+
+@pytest.mark.parametrize("draw", range(16))
+def test_any_arrays_in_one_launch(draw, launches, monkeypatch):
+    """Each dtype with each pair of layouts; the rest is random. In place: the same bits, and nothing beside them."""
+    rng, dtype, (read, write) = np.random.default_rng(draw), list(DTYPES)[draw % 4], LAYOUTS[(draw + draw // 4) % 4]
+    wide = "float64" if dtype == "float64" else "float32"
+    monkeypatch.setattr(kernel, "PROGRAMS", int(rng.choice([1, 3, 1024])))  # so that programs take several heads
+    blocks = int(rng.choice([1, 2, 3])) if read == write == "half" else 1
+    rotation = Rotation(read, write, int(rng.choice([0, 3, 8])), blocks, inverse=bool(rng.random() < 0.5))
+    pairs = blocks * int(rng.integers(1, 7))
+    arrays, sincos = [], []
+    for _ in range(int(rng.integers(1, 4))):
+        axes = tuple(rng.choice([1, 2, 3, 5, 9], int(rng.integers(0, 6))).tolist())
+        dim = rotation.first_channel + 2 * pairs + int(rng.choice([0, 0, 1, 20]))
+        arrays.append(strided(rng, rng.standard_normal((*axes, dim)), DTYPES[dtype]))
+        angles = rng.standard_normal((*[1 if rng.random() < 0.4 else size for size in axes], pairs))
+        both = [strided(rng, function(angles), DTYPES[wide]) for function in (np.sin, np.cos)]
+        expand = rng.random() < 0.3  # broadcast by strides of 0
+        sincos.append(tuple(table.expand(*axes, pairs) for table in both) if expand else tuple(both))
+    results = kernel.rotate_all(arrays, sincos, rotation)
+    assert len(launches) == 1
+    for x, tables, result in zip(arrays, sincos, results, strict=True):
+        truth, _ = oracle.rotate_pairs(NUMPY(x), *map(NUMPY, tables), rotation)
+        size = 2 * max(1.0, np.abs(truth).max())
+        assert_rounded_once(result, truth, size)
+        # Two roundings of numbers that agree but for those of float32 (float64).
+        away = 2 * ROUNDOFF[dtype] * np.abs(truth) + 8 * ROUNDOFF[wide] * size + 2.0**-24
+        assert np.all(np.abs(NUMPY(result) - NUMPY(reference.rotate(x, *tables, rotation))) <= away)
+        still = np.setdiff1d(np.arange(x.shape[-1]), rotation.first_channel + np.arange(2 * pairs))
+        assert torch.equal(result[..., still], x[..., still])
+    written = kernel.rotate_all(arrays, sincos, rotation, inplace=True)
+    assert len(launches) == 2
+    for one, x, result in zip(written, arrays, results, strict=True):
+        assert one is x and torch.equal(one, result)
+        assert torch.all(x.fill_(1.0)._base == 1.0)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 14), (5, 0, 14)])
@@ -116,6 +152,14 @@ def test_results_lie_like_their_arrays():
 INTEGERS = (torch.int32, torch.int64)
 
 
+def test_rows_of_a_strided_table_for_some_axes():
+    sincos = [table[::2, ::2] for table in tables(np.random.default_rng(0).standard_normal((10, 14)))]
+    x, where = random(2, 3, 5, 14), torch.tensor([4, 0, 3, 1, 2], device=DEVICE)
+    truth, _ = oracle.rotate_pairs(NUMPY(x), *(NUMPY(table[where]) for table in sincos), NEIGHBOURS)
+    for given in (where[None, None], where[None, None].expand(2, 3, 5), where.repeat_interleave(2)[::2][None, None]):
+        assert_rounded_once(kernel.rotate_all([x], [(*sincos, given)], NEIGHBOURS)[0], truth, 8.0)
+
+
 FREQUENCIES = tuple(float(w) for w in oracle.geometric(10_000.0, 14))
 POSITIONS = [0, 1, -1, 7, 4095, 131_071, -131_071, 2**24 + 1, 2**31 - 1, -(2**31), 123_456_789, -987_654_321]
 WIDE = [2**31, -(2**31) - 1, 2**40 + 12_345, 2**62 + 1, -(2**63), 2**63 - 1]
@@ -139,6 +183,44 @@ def test_computed_tables_are_exact(integer, dtype, bound):
         assert np.all(np.abs(NUMPY(result) - truth) <= bound + cut)
         # The same bits, but where a GPU fuses products and sums.
         assert np.abs(NUMPY(result) - NUMPY(table)).max() <= (2 * torch.finfo(dtype).eps if ON_GPU else 0.0)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("source", ["tables", "rows", "positions"])
+def test_a_program_rotates_other_arrays_of_its_signature(source, inplace, launches):
+    """Bit for bit as without a program, also by angles that lack axes of size one."""
+    rotation, where = Rotation("interleaved", "half", first_channel=1), torch.tensor([3, 0, 4, 1, 2], device=DEVICE)
+
+    def arguments(seed):
+        random_angles = np.random.default_rng(seed).standard_normal((5, 6))
+        sincos, each = tables(random_angles), where.roll(seed)
+        angles = {"tables": sincos, "rows": (*sincos, each), "positions": (each,)}[source]
+        aligned = [angle[None, :, None] for angle in angles]
+        if source == "rows":
+            aligned[:2] = sincos
+        q, k = random(2, 5, 3, 14, seed=seed).transpose(1, 2).contiguous().transpose(1, 2), random(2, 5, 2, 14)
+        return [q, k], [tuple(aligned)] * 2, [angles] * 2
+
+    by = kernel.ByPositions(exact_phases.Frequencies(FREQUENCIES[:6]), 1.25) if source == "positions" else kernel
+    program = by.prepare(*arguments(0)[:2], rotation, inplace)
+    assert launches == []
+    for seed in (0, 1):
+        xs, aligned, given = arguments(seed)
+        truths = by.rotate_all([x.clone() for x in xs], aligned, rotation)
+        results = program.run(xs, given)
+        for x, result, truth in zip(xs, results, truths, strict=True):
+            assert torch.equal(result, truth) and result.stride() == truth.stride() and (result is x) == inplace
+    assert len(launches) == 4
+
+
+def test_there_is_no_program_where_a_launch_is_not_all():
+    """Sines and cosines that must be copied, and arrays of which one may be rotated before the other fails."""
+    q, k = random(2, 5, 3, 14), random(2, 5, 2, 14, dtype="float64")
+    sin, cos = tables(np.ones((2, 5, 1, 7)))
+    wide = tables(np.ones((2, 5, 1, 7)), "float64")
+    assert kernel.prepare([q], [(sin, cos.transpose(0, 1).contiguous().transpose(0, 1))], HALVES) is None
+    assert kernel.prepare([q, k], [(sin, cos), wide], HALVES, inplace=True) is None
+    assert kernel.prepare([q, k], [(sin, cos), wide], HALVES) is not None
 
 
 def test_calls_decide_once(launches, monkeypatch):
@@ -243,6 +325,43 @@ def test_the_gradient_keeps_a_copy_of_positions(rows):
 # The public functions.
 
 
+@pytest.mark.parametrize("dtype, integer", [*zip(["bfloat16", "float64"], INTEGERS)], ids=str)
+def test_rows_by_hand_are_those_of_the_kernel(dtype, integer, launches):
+    """Those that a table lacks are not a number."""
+    q, k = qk(dtype)
+    sincos, last = ROPE.sincos(arange(50), like=q), torch.iinfo(integer).max
+    for given in ([3, 49, 7, 7, 0], [-1, 50, last, 3, -last - 1]), [3, 49, -7, 7, 0]:
+        where = torch.tensor(given, dtype=integer, device=DEVICE)
+        truth = ROPE(q, k, sincos=reference.tables_of([(*sincos, where)])[0], seq_dim=1)
+        del launches[:]
+        results = ROPE(q, k, sincos=sincos, positions=where, seq_dim=1)
+        assert_same(results, truth, 0, equal_nan=True)
+        known = ((where >= 0) & (where < 50)).expand(2, 5)
+        assert torch.equal(~results[0][..., 2:12].isnan().any(-1).any(-1), known)
+        written = q.clone(), k.clone()
+        ROPE.rotate_inplace(*written, sincos=sincos, positions=where, seq_dim=1)
+        assert_same(written, truth, 0, equal_nan=True)
+        assert len(launches) == 2
+
+
+@pytest.mark.parametrize(
+    "dtype, layout", [("bfloat16", "half"), ("float64", "interleaved"), ("float16", "interleaved_to_half")]
+)
+def test_positions_give_what_tables_give(dtype, layout, launches):
+    (q, k), rope = qk(dtype), ROPE.replace(layout=layout)
+    for given in (None, [3, 1, 7, 100_003, -(2**31)], [[3, 1, 7, 2**31 - 1, -5], [0, 1, 2, 3, 4]]):
+        where = None if given is None else torch.tensor(given, device=DEVICE)
+        truth = rope(q, k, sincos=rope.sincos(arange(5) if where is None else where, like=q), seq_dim=1)
+        del launches[:]
+        results = rope(q, k, positions=where, seq_dim=1)
+        assert len(launches) == 1
+        for result, other in zip(results, truth, strict=True):
+            # Both tables are within 2e-7; then sums of two products, and a rounding, of which the sums may differ.
+            size = 1.25 * 2 * float(other.abs().max())
+            away = size * (4e-7 if dtype != "float64" else 1e-15) + 2 * ROUNDOFF[dtype] * other.abs().double()
+            assert torch.all((result.double() - other).abs() <= away)
+
+
 def test_tables_are_made_where_the_kernel_makes_no_such_angles():
     (q, k), where = qk(), arange(5)
     sections = {"inv_freq": [[1.0, 0.0], [0.0, 0.5]], "base": None, "rotary_dim": None}
@@ -258,6 +377,15 @@ def test_tables_are_made_where_the_kernel_makes_no_such_angles():
         assert_same(results, truths, atol=1e-5)
     with pytest.raises(ValueError, match="heads_dim must be given if"):
         ROPE(q, seq_dim=1, heads_dim=2)
+
+
+def test_arrays_of_several_dtypes(launches):
+    q, k = random(2, 5, 3, 14, dtype="bfloat16"), random(2, 5, 2, 14, dtype="float64")
+    sincos, where = ROPE.sincos(np.arange(9), like=k), torch.tensor([1, 8, 3, 0, 2], device=DEVICE)
+    for options in ({"sincos": [table[:5] for table in sincos]}, {"sincos": sincos, "positions": where}, {}):
+        for x, result in zip((q, k), ROPE(q, k, seq_dim=1, **options), strict=True):
+            assert torch.equal(result, ROPE(x, seq_dim=1, **options))
+    assert len(launches) == 3 * 4
 
 
 def test_frequencies_are_copied_once(monkeypatch):

@@ -1,0 +1,166 @@
+"""Programs of the compiled kernel: made from the dtypes, shapes and strides of a call, and run with any numbers."""
+
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from libraries import LIBRARIES
+from samples import radians
+
+from rope_xp.arrays import memory, signature
+from rope_xp.kernels import numba_kernel, reference
+from rope_xp.kernels.reference import Rotation
+
+ROTATIONS = [
+    Rotation("half", "half"),
+    Rotation("interleaved", "interleaved", inverse=True),
+    Rotation("half", "interleaved", first_channel=3),
+    Rotation("interleaved", "half", first_channel=2),
+    Rotation("half", "half", first_channel=1, blocks=3),
+]
+LIMITS = {"int32": 2**31, "int64": 2**63}
+
+
+def pytest_generate_tests(metafunc):
+    """The libraries whose memory the kernel reads, if they are tested at all."""
+    if "host" in metafunc.fixturenames:
+        names = [name for name in ("numpy", "torch") if name in metafunc.config.libraries]
+        metafunc.parametrize("host", [LIBRARIES[name] for name in names], ids=names)
+
+
+def copied(x):
+    return x.copy() if hasattr(x, "copy") else x.clone()
+
+
+def assert_equals_the_reference(host, xs, angles, rotation, program=None):
+    """New arrays and written ones, bit for bit; NaN where it has NaN."""
+    truths = [host.numpy(y) for y in reference.rotate_all(xs, reference.tables_of(angles), rotation)]
+    program = program or numba_kernel.prepare(xs, angles, rotation, inplace=False)
+    results = program.run(xs, angles)
+    written = [copied(x) for x in xs]
+    in_place = numba_kernel.prepare(written, angles, rotation, inplace=True)
+    assert all(one is other for one, other in zip(in_place.run(written, angles), written, strict=True))
+    for x, result, y, truth in zip(xs, results, written, truths, strict=True):
+        assert result.dtype == x.dtype and result is not x
+        np.testing.assert_array_equal(host.numpy(result), truth)
+        np.testing.assert_array_equal(host.numpy(y), truth)
+
+
+def rows_and_positions(host, dtype, integer, pairs=36):
+    """Eleven rows of tables, and positions "batch seq 1": in range, beyond it on both sides, and the largest ones."""
+    limit = LIMITS[integer]
+    positions = np.asarray([[0, 10, 3, 11, -1], [-11, 5, 5, limit - 1, -limit]])
+    wide = "float64" if dtype == "float64" else "float32"
+    return (*host.tables(radians(11, pairs), wide), host.array(positions[..., None], integer))
+
+
+@pytest.mark.parametrize("rotation", ROTATIONS, ids=str)
+@pytest.mark.parametrize("integer", LIMITS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_positions_select_rows(host, dtype, integer, rotation):
+    """Six positions of ten are in range. The width is neither one vector nor many."""
+    if dtype not in host.floats:
+        return
+    angles = rows_and_positions(host, dtype, integer)
+    xs = [host.random(2, 5, heads, 76, seed=heads, dtype=dtype) for heads in (3, 1)]
+    assert_equals_the_reference(host, xs, [angles, angles], rotation)
+    (result, _) = numba_kernel.rotate_all(xs, [angles, angles], rotation)
+    turned = host.numpy(result)[..., rotation.first_channel : rotation.first_channel + 72]
+    assert (np.isnan(turned).all(axis=(-2, -1)) == [[0, 0, 0, 1, 1], [1, 0, 0, 1, 1]]).all()
+    assert np.isnan(turned).sum() == 5 * 3 * 72
+
+
+@pytest.mark.parametrize("rotation", ROTATIONS, ids=str)
+def test_dtypes_differ_within_a_call(host, rotation):
+    """Tables of each dtype, with positions and without; of axes in several orders."""
+    kinds = ["float32", "float16", "float64", "float32"]
+    xs = [host.random(2, 5, 4, 80, seed=seed, dtype=kind) for seed, kind in enumerate(kinds)]
+    xs[1], xs[3] = xs[1].swapaxes(1, 2).swapaxes(0, 1), xs[3][:, ::2]
+    tables = [host.tables(radians(1, 5, 1, 36), "float64" if kind == "float64" else "float32") for kind in kinds]
+    tables[1] = [table.swapaxes(1, 2).swapaxes(0, 1) for table in tables[1]]
+    tables[3] = [table[:, ::2] for table in tables[3]]
+    assert_equals_the_reference(host, xs, tables, rotation)
+    positions = rows_and_positions(host, "float32", "int64")
+    given = [positions, (*positions[:2], positions[2].swapaxes(1, 2).swapaxes(0, 1))]
+    given += [rows_and_positions(host, "float64", "int32"), (*positions[:2], positions[2][:, ::2])]
+    assert_equals_the_reference(host, xs, given, rotation)
+
+
+def test_a_program_rotates_other_numbers_of_its_signature(host):
+    xs, others = ([host.random(2, 5, heads, 24, seed=seed + heads) for heads in (4, 2)] for seed in (0, 7))
+    tables, turned = host.tables(radians(1, 5, 1, 12)), host.tables(radians(1, 5, 1, 12, seed=3))
+    program = numba_kernel.prepare(xs, [tables, tables], ROTATIONS[0])
+    assert_equals_the_reference(host, others, [turned, turned], ROTATIONS[0], program)
+    without_axes = [table[0, :, 0] for table in turned]
+    for result, truth in zip(program.run(others, [without_axes] * 2), program.run(others, [turned] * 2), strict=True):
+        np.testing.assert_array_equal(host.numpy(result), host.numpy(truth))
+
+
+@pytest.mark.parametrize("wrong", ["strided tables", "small integers", "unsigned integers", "foreign numbers"])
+def test_angles_that_need_a_conversion_have_no_program(host, wrong):
+    sin, cos, positions = rows_and_positions(host, "float32", "int64", pairs=12)
+    x = host.random(2, 5, 3, 24)
+    if wrong == "strided tables":
+        sin, cos = (host.array(np.repeat(host.numpy(table), 2, axis=1), "float32")[:, ::2] for table in (sin, cos))
+    elif wrong == "foreign numbers":
+        if host.name == "torch":
+            return
+        sin, cos, positions = sin.astype(">f4"), cos.astype(">f4"), positions.astype(">i8")
+    else:
+        positions = host.array(np.clip(host.numpy(positions), 0, 20), "int16" if wrong == "small integers" else "uint8")
+    given = [(sin, cos, positions)]
+    assert numba_kernel.prepare([x], given, ROTATIONS[0]) is None
+    (result,) = numba_kernel.rotate_all([x], given, ROTATIONS[0])
+    (truth,) = reference.rotate_all([x], reference.tables_of(given), ROTATIONS[0])
+    np.testing.assert_array_equal(host.numpy(result), host.numpy(truth))
+
+
+@pytest.mark.parametrize("shape, given", [((5, 3, 24), (4, 3, 12)), ((5, 24), (5, 13)), ((5, 3, 24), (5, 12))])
+def test_tables_of_other_shapes_are_refused(host, shape, given):
+    with pytest.raises(ValueError, match=r"^rotate: tables must broadcast against x of shape .*; got"):
+        numba_kernel.prepare([host.random(*shape)], [host.tables(radians(*given))], ROTATIONS[0])
+
+
+@pytest.mark.parametrize("given", ["tables", "positions"])
+def test_threads_share_a_program(host, given):
+    """Parts of two arrays, which change their layout in place: each thread needs a row of its own."""
+    rotation = Rotation("interleaved", "half", first_channel=2)
+    xs = [[host.random(1, 515, heads, 130, seed=seed + heads) for heads in (8, 3)] for seed in (0, 20, 40, 60)]
+    angles = (*host.tables(radians(515, 50)), host.array(np.arange(515)[::-1].copy()[None, :, None], "int64"))
+    if given == "tables":
+        angles = [table[None, :, None] for table in angles[:2]]
+    truths = [reference.rotate_all(each, reference.tables_of([angles, angles]), rotation) for each in xs]
+    program = numba_kernel.prepare(xs[0], [angles, angles], rotation, inplace=True)
+    assert program.launches[0].threads > 2
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda each: program.run(each, [angles, angles]), xs, timeout=120))
+    for result, truth in zip(results, truths, strict=True):
+        for one, other in zip(result, truth, strict=True):
+            np.testing.assert_array_equal(host.numpy(one), host.numpy(other))
+
+
+def test_programs_keep_no_array(host):
+    x, tables = host.random(2, 5, 3, 26), host.tables(radians(1, 5, 1, 13))
+    numba_kernel.rotate_all([x], [tables], ROTATIONS[0])
+    program = numba_kernel.prepare([x], [tables], ROTATIONS[0])
+    program.run([x], [tables])
+    kept = [weakref.ref(each) for each in (x, *tables)]
+    del x, tables
+    gc.collect()
+    assert [each() for each in kept] == [None] * 3
+
+
+def test_the_programs_that_are_kept_are_limited(host, monkeypatch):
+    monkeypatch.setattr(signature, "MAX_PLANS", 4)
+    tables = host.tables(radians(1, 4))
+    for rows in range(6):
+        numba_kernel.rotate_all([host.random(rows, 8)], [tables], ROTATIONS[0])
+        assert len(numba_kernel._programs) <= 4
+
+
+def test_addresses_of_numpy_arrays():
+    whole = np.zeros((4, 6))
+    for x in (whole, whole[1:, ::-2], whole[::-1].T, np.zeros((0, 3)), np.zeros(3).view(np.recarray)):
+        assert memory.functions(x).addresses([x]) == [x.__array_interface__["data"][0]]
