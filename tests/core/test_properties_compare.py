@@ -63,7 +63,7 @@ def first_above(change, limit):
 @given(values(), values(), st.booleans())
 def test_values_differ_from_the_position_of_brute_force(one, other, alike):
     if alike:  # the same pairs of channels, which are compared without matrices
-        fields = {name: getattr(one[0], name) for name in ("layout", "first_channel")}
+        fields = {name: getattr(one[0], name) for name in ("layout", "first_channel", "rotary_dim")}
         if one[0].rotary_dim != other[0].rotary_dim:
             return
         other = (other[0].replace(**fields), *other[1:])
@@ -77,7 +77,7 @@ def test_values_differ_from_the_position_of_brute_force(one, other, alike):
     assert bool(report.causes) or report.same
     back = compare(other[0], one[0], context=CONTEXT)
     assert (back.first_position, back.same) == (report.first_position, report.same)
-    if first is not None:
+    if first is not None and not unsure:
         assert f"At position {first:,}, a unit score first changes" in report.summary
     if report.same and (change == 0).all():
         assert report.causes == ()

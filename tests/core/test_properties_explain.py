@@ -309,7 +309,7 @@ def test_notes_name_each_rule_that_is_not_possible_but_longrope():
             assert row[1:] == ["-"] * 5 + ["needs lists" if row[0] == "longrope" else "not possible"]
     first = table(report, "What each rule does to the pairs")[0]
     assert first == ["rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention"]
-    legend = report.to_markdown().split("\n\n|  |  |\n| --- | --- |\n")[1]
+    legend = report.to_markdown().split("\n\n|  |  |\n| --- | --- |\n")[2]
     assert legend.startswith("| kept | pairs whose frequency is not divided |")
 
 

@@ -119,7 +119,7 @@ def computed(rope, target, written):
     if target == "mlx":
         return engines.mlx(written, length)
     if target == "megatron":
-        return engines.megatron(written)
+        return engines.megatron(written, rope.rotary_dim)
     return engines.meta(written, rope.head_dim) if target == "meta" else None
 
 
