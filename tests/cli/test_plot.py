@@ -29,7 +29,7 @@ def no_figure_stays():
 
 
 @pytest.mark.parametrize(
-    ("words", "start"), [("", "ImportError: rope_xp.plot: "), ("plot a.json -o a.png", "rope-xp: ")]
+    ("words", "start"), [("", "ModuleNotFoundError: rope_xp.plot: "), ("plot a.json -o a.png", "rope-xp: ")]
 )
 def test_without_matplotlib_the_extra_is_named(words, start):
     call = f"from rope_xp.cli import main; main({words.split()})" if words else "import rope_xp.plot"
