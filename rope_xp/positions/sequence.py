@@ -290,8 +290,9 @@ def context_parallel(
 def like_of(like: Array | None, arguments: Iterable[object]) -> Any:
     """`like`; by default the first argument that is an array of a library other than NumPy, or else a NumPy array."""
     if like is None:
-        arrays = (each for each in arguments if libraries.namespace(each) is not None)
-        return next((array for array in arrays if not libraries.is_host(array)), NUMPY)
+        # Sizes are left out first: compilers cannot ask a symbol for its namespace.
+        others = [each for each in arguments if not (checks.is_int(each) or libraries.is_host(each))]
+        return next((each for each in others if libraries.namespace(each) is not None), NUMPY)
     checks.array("like", like)
     return like
 
