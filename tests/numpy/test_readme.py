@@ -23,6 +23,13 @@ def test_links_paths_and_sessions_exist(text):
     links = re.findall(r"\]\((?!https?:|#)([^)]+)\)", text)
     paths = re.findall(r"(?<![\w/])(?:rope_xp|tests|benchmarks|examples)/[\w./-]*\w/?", text)
     assert paths and [path for path in (*links, *paths) if not (ROOT / path.partition("#")[0]).exists()] == []
+    modules = {
+        path.as_posix()
+        for folder in ("rope_xp", "tests", "docs", "benchmarks", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    named = set(re.findall(r"`([\w/]+\.py)`", text)) - {"my_model.py", "noxfile.py"}
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in modules)] == []
     assert set(re.findall(r"nox -s ([\w-]+)", text.replace("\n", " "))) - {"NAME"} <= sessions()
 
 
