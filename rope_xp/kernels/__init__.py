@@ -292,11 +292,14 @@ def _kernel_module(name: str) -> Any:
     The error has no traceback, because a traceback would keep the arrays of the call alive. It is a
     `ModuleNotFoundError` if the package that the kernel is named after is not installed.
     """
+    package = name.partition("_")[0]
     try:
         with _importing:
+            if package in ("numba", "triton"):  # without it, the module need not be opened
+                import_module(package)
             return import_module(f"rope_xp.kernels.{_MODULE_NAMES.get(name, name)}")
     except ModuleNotFoundError as problem:
-        absent = ModuleNotFoundError(str(problem)) if problem.name == name.partition("_")[0] else None
+        absent = ModuleNotFoundError(str(problem)) if problem.name == package else None
         broken = ImportError(faults.reason(problem))
     except Exception as problem:
         absent, broken = None, ImportError(faults.reason(problem))
