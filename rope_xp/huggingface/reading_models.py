@@ -230,10 +230,9 @@ def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> Rot
     probe = Probe(fn, rotation.width, shape="seq dim", like=torch.zeros(1), axes=rotation.format.axes)
     found = Search(probe, LONGEST if seq_len is None else max(seq_len, 8)).run().identification()
     if found.rope is None or found.offset:
-        raise wrong_value(
-            f"{rotation.name} with the tables of {rotary} must be a rotary embedding; got a function that no "
-            f"value explains. {' '.join(found.reasons)}"
-        )
+        unexplained = f"a function that no value explains. {' '.join(found.reasons)}"
+        got = unexplained if found.rope is None else f"angles of position + {found.offset:g}, which no value has"
+        raise wrong_value(f"{rotation.name} with the tables of {rotary} must be a rotary embedding; got {got}")
     if rotation.head_width == rotation.width:
         return found.rope
     return found.rope.replace(head_dim=rotation.head_width, rotary_dim=2 * found.rope.pairs)

@@ -101,6 +101,8 @@ class AcmeRotaryEmbedding(nn.Module):
 
     def forward(self, x, position_ids):
         inv_freq = 1.0 / (1.0 + 3.0 * torch.arange(4))
+        if self.config.mistake == "positions from 2 on":
+            position_ids = position_ids + 2
         angles = (position_ids[..., None] * inv_freq).repeat_interleave(2, -1)
         if self.config.mistake == "tables in halves":
             angles = torch.cat((angles[..., ::2], angles[..., ::2]), -1)
@@ -161,6 +163,7 @@ def test_a_family_of_tomorrow():
         ("tables in halves", "in the order of another layout"),
         ("other keys", "apply_rotary_to_both rotates queries and keys by different angles"),
         ("no call", "AcmeAttention calls no apply function"),
+        ("positions from 2 on", "must be a rotary embedding; got angles of position + 2, which no value has"),
     ],
 )
 def test_mistakes_are_named(mistake, reason):
