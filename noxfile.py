@@ -455,7 +455,7 @@ def gpu_dry(session):
 
 @rest
 def mutants(session):
-    """Some of a list of planted mistakes; with a commit, random ones in what changed since: `nox -s mutants -- main`."""
+    """Some of a list of planted mistakes. `nox -s mutants -- main`: random ones in what changed since that commit."""
     python = with_all(session)
     if session.posargs:
         since, *options = session.posargs
