@@ -47,7 +47,8 @@ class Library:
             return values
         if values.dtype == ml_dtypes.bfloat16 and self.name != "jax":
             return self.dtype_cast(module.asarray(values.astype(np.float32)), module.bfloat16)
-        return module.asarray(values)
+        # Dask cannot choose the chunks of some empty arrays. It would choose one for small arrays, too.
+        return module.from_array(values, chunks=-1) if self.name == "dask" else module.asarray(values)
 
     def dtype_cast(self, x, dtype):
         return x.to(dtype) if self.name == "torch" else x.astype(dtype)
