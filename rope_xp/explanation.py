@@ -49,7 +49,6 @@ class ScaledPair(NamedTuple):
 
     @property
     def divisor(self) -> float | None:
-        """By how much the scaling rule divides the frequency."""
         return None if self.unscaled is None or not self.frequency else self.unscaled / self.frequency
 
     def treatment(self, factor: float | None) -> str:
@@ -81,7 +80,6 @@ def pairs_of(rope: Embedding) -> list[ScaledPair]:
 
 
 def bands_of(rope: Embedding, pairs: list[ScaledPair], trained: int | None) -> tuple[Band, ...]:
-    """The bands in the order of their first pairs."""
     factor = rope.scaling.factor if rope.scaling is not None and rope.scaling.blends else None
     bands: dict[tuple[str, bool | None], list[ScaledPair]] = {}
     for pair in pairs:
@@ -608,7 +606,6 @@ class LayersExplained(Report):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings of all explanations."""
         return tuple(warning for each in self.groups if each.explanation for warning in each.explanation.warnings)
 
     def sections(self) -> list[Section]:

@@ -25,12 +25,10 @@ def operations(x: Array) -> Any:
 
 
 def empty_like(x: Array) -> Any:
-    """A new array with the shape, dtype and memory order of `x`."""
     return functions(x).empty_like(x)
 
 
 def empty(shape: Any, like: Any) -> Any:
-    """A new contiguous array of this shape, with the dtype of `like`."""
     return np.empty(shape, like.dtype) if libraries.is_host(like) else like.new_empty(shape)
 
 
@@ -45,17 +43,14 @@ def unit_of_strides(x: Any) -> int:
 
 
 def steps(x: Any) -> tuple[int, ...]:
-    """The strides of `x` in bytes."""
     return x.strides if libraries.is_host(x) else tuple([stride * x.itemsize for stride in x.stride()])
 
 
 def is_native(x: Array) -> bool:
-    """Whether `x` has the byte order of this machine."""
     return not libraries.is_host(x) or x.dtype.isnative
 
 
 def has_contiguous_rows(x: Array) -> bool:
-    """Whether the numbers along the last axis of `x` are adjacent."""
     return x.shape[-1] == 1 or 0 in x.shape or strides(x)[-1] == unit_of_strides(x)
 
 
@@ -69,7 +64,6 @@ class Functions(NamedTuple):
 
 
 def functions(x: Any, size: int | None = None) -> Functions:
-    """The functions for arrays like `x`. New arrays have about `size` bytes: by default, as many as `x`."""
     if libraries.is_host(x):
         return Functions(
             partial(np.empty_like, subok=False), partial(np.empty, dtype="f4"), _addresses_of_host, _contiguous
@@ -134,7 +128,6 @@ _addresses_of_host = _fast_addresses_of_host if _is_fast else _slow_addresses_of
 
 
 def is_contiguous(x: Any) -> bool:
-    """Whether `x` is contiguous in C order."""
     return x.flags.c_contiguous if libraries.is_host(x) else x.is_contiguous()
 
 
@@ -163,7 +156,6 @@ class Extents(NamedTuple):
     reaches: tuple[tuple[int, int], ...]
 
     def are_apart(self, arrays: Sequence[Array]) -> bool:
-        """Whether the ranges of addresses do not overlap. Then no two arrays share memory."""
         starts = self.addresses(arrays)
         ranges = sorted([(start + before, start + after) for start, (before, after) in zip(starts, self.reaches)])
         return all([stop <= start for (_, stop), (start, _) in pairwise(ranges)])
@@ -228,11 +220,9 @@ def to_and_from_float32(like: Array) -> tuple[Conversion, Conversion]:
 
 
 def widen(numbers: Any, wide: Any) -> None:
-    """Write numbers of 16 bits into contiguous memory of float32.
-
-    NumPy converts each number of float16 by itself. Four passes of integers and one product take a fifth of the time:
-    they move the bits to their places in float32, whose exponents are greater by 112.
-    """
+    """Write numbers of 16 bits into contiguous memory of float32."""
+    # NumPy converts each float16 by itself. Four passes of integers and one product take a fifth of the time: they move
+    # the bits to their places in float32, whose exponents are greater by 112.
     if isinstance(numbers, np.ndarray) and numbers.dtype == np.float16 and numbers.dtype.isnative:
         bits = wide.view(np.int32)
         bits[...] = numbers.view(np.int16)
@@ -245,7 +235,6 @@ def widen(numbers: Any, wide: Any) -> None:
 
 
 def from_numpy(numbers: Array, like: object) -> Any:
-    """A NumPy array as an array of the library of `like`, without a copy."""
     return numbers if libraries.is_host(like) else sys.modules["torch"].from_numpy(numbers)
 
 
@@ -265,7 +254,6 @@ def complex_view(x: Any) -> Any:
 
 
 def complex_numbers(real: Any, imaginary: Any) -> Any:
-    """Complex numbers from their real and imaginary parts."""
     if not libraries.is_host(real):
         return sys.modules["torch"].complex(real, imaginary)
     numbers = np.empty(real.shape, dtype=f"c{2 * real.itemsize}")

@@ -1,7 +1,4 @@
-"""The projections of queries and keys, found by the names of tensors, and the sizes that their shapes say.
-
-The names show the format. The sizes follow from the shapes and from the config beside them.
-"""
+"""The projections of queries and keys, found by the names of tensors, and the sizes that their shapes say."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -135,7 +132,6 @@ def main_group(tensors: Mapping[str, Tensor | None], mlx: bool) -> Group:
 
 
 def _place(name: str) -> Place | None:
-    """The parts of a name; None if it has no layers."""
     parts = name.split(".")
     at = next((i for i, part in enumerate(parts) if part.isdecimal() and len(part) < 7), None)
     if at is not None:

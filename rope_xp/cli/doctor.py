@@ -39,7 +39,6 @@ class Diagnosis(Report):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The libraries whose results are wrong, or that fail."""
         return tuple(
             f"{each.name} on {each.device}: {each.result}" for each in self.libraries if each.result != "right"
         )
@@ -63,7 +62,6 @@ class Library(Report):
 
 
 def diagnose() -> Diagnosis:
-    """Look at every array library that is installed here."""
     versions = {"rope_xp": rope_xp.__version__, "python": platform.python_version(), "machine": platform.platform()}
     for package in PACKAGES:
         try:

@@ -31,7 +31,6 @@ class Settings(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """Keys as JSON, or arguments as a shell takes them."""
         return json.dumps(self.values, indent=2) if isinstance(self.values, Mapping) else shlex.join(self.values)
 
 

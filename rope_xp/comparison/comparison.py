@@ -108,7 +108,6 @@ def _is_config(given: object) -> bool:
 
 
 def subject_of(name: str, given: object, choice: Config) -> Subject:
-    """A config, a value, a module of rope_xp, or a function."""
     rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
     if given is None or isinstance(rope, RotaryEmbedding):
         return Subject("no rotation" if given is None else short_repr(rope), rope)
@@ -177,7 +176,6 @@ def _head_dim(a: Subject, b: Subject, reference: Embedding | None, options: Opti
 
 
 def _context(a: Subject, b: Subject) -> int:
-    """The length that the values state; of two lengths, the longer one."""
     known = [length for each in (a, b) if each.rope is not None for length in lengths_of(each.rope) if length]
     return max(known, default=CONTEXT)
 

@@ -65,14 +65,12 @@ class Finding(NamedTuple):
 
     @property
     def is_regular(self) -> bool:
-        """Whether a function has a result for each row and position."""
         if self.probe is None or (self.length is not None and self.length < 8):
             return False
         follows_axes = self.probe.axes == 1 or (self.probe.follows, self.probe.axis) == ("positions", "seq")
         return follows_axes and self.probe.follows in ("positions", "index", "nothing")
 
     def with_cause(self, cause: str, *words: str) -> "Finding":
-        """The same with one more cause. "unknown" is none beside others."""
         causes = self.causes if cause == "unknown" and self.causes else (*self.causes, cause)
         return self._replace(causes=causes, problems=(*self.problems, *words))
 
@@ -274,7 +272,6 @@ def sample_of(findings: list[Finding], context: int) -> str:
 def first_difference(
     findings: list[Finding], directions: np.ndarray | None, context: int, tolerance: float
 ) -> int | None:
-    """The first of many positions below `context` at which the results of two subjects differ; None without one."""
     probe = next(each.probe for each in findings if each.probe is not None)
     for direction, x, positions, _ in parts(probe, context, directions):
         one, other = (_results_of(each, x, directions, positions, direction) for each in findings)

@@ -115,7 +115,6 @@ class Comparison(Report):
 
     @property
     def summary(self) -> str:
-        """The result in a few sentences."""
         return self._summary(_both)
 
     def _summary(self, words: Callable[[Difference], str]) -> str:

@@ -1,7 +1,4 @@
-"""Reproduce known bugs of transformers 5.18: edit the config before it is read.
-
-Only ``from_config(..., compat="transformers")`` does this. Its tables then equal those of transformers.
-"""
+"""Reproduce known bugs of transformers 5.18, for ``from_config(..., compat="transformers")``: edit the config first."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -189,7 +186,6 @@ def _ignores_fraction(model_type: str, family: Family) -> bool:
 
 
 def _rule(block: Config) -> object:
-    """The name of a block's rule, before it is checked."""
     name = block.get("rope_type") or block.get("type") or "default"
     return ALIASES.get(name, name) if isinstance(name, str) else name
 
@@ -215,7 +211,6 @@ def _drop_fraction(config: Values, model_type: str, family: Family, blocks: list
 
 
 def _plain(value: object) -> Any:
-    """A copy that consists of dicts and lists, and may be edited."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value

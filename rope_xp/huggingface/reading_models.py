@@ -1,7 +1,4 @@
-"""`from_transformers`: the value that explains the rotary module of the installed transformers for a config.
-
-`pairs_of` builds the model of the config on the meta device, and finds the rotary module of each attention.
-"""
+"""`from_transformers`: the value that explains the rotary module of the installed transformers for a config."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import importlib
@@ -139,7 +136,6 @@ def _config_of(config: Any) -> PreTrainedConfig:
 
 
 def _part_of(config: PreTrainedConfig, part: str | None) -> PreTrainedConfig:
-    """The config of a part of a composite config."""
     wanted = "text" if part is None else part
     path = PARTS.get(config.model_type, {}).get(wanted, (wanted, ""))[0]
     for names in (path, f"{path}_config"):
@@ -187,7 +183,6 @@ def _identified(config: PreTrainedConfig, layer_type: str | None, seq_len: int |
 def _of_layers(
     pairs: list[RotaryAttention], config: PreTrainedConfig, label: str | None, seq_len: int | None
 ) -> RotaryEmbedding:
-    """The value that explains what the attentions of a layer type compute."""
     values, problems, failures = {}, {}, Counter()
     for pair in _of_type(pairs, config, label):
         of_layer = (getattr(pair.attention, name, None) for name in OF_KIND)
@@ -222,8 +217,6 @@ def _of_type(pairs: list[RotaryAttention], config: PreTrainedConfig, label: str 
 
 
 def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> RotaryEmbedding:
-    """The value that explains one attention."""
-
     def fn(x: Tensor, positions: Tensor) -> Tensor:
         return rotation(x, positions.reshape(rotation.format.axes, -1))
 

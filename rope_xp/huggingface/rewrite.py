@@ -1,7 +1,6 @@
 """Classes of transformers, rewritten: their forward calls the apply functions of rope_xp.
 
-The attention of GPT-J and CodeGen holds its own table of sines and cosines. There, the forward also reads row numbers
-in place of the table.
+The attention of GPT-J and CodeGen holds its own table: there, the forward also reads row numbers in its place.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -183,7 +182,6 @@ def names_used_by(function: object) -> set[str]:
 
 
 def _source_files(rotary: Rotary) -> list[str]:
-    """The source files of a rotary module's class and of its bases."""
     return [cls.__module__ for cls in type(rotary.original).__mro__ if ROTARY_NAME.search(cls.__name__)]
 
 

@@ -42,7 +42,6 @@ def _patch_centers(rotary: "Rotary", pixels: Tensor) -> Tensor:
 
 
 def _patch_counts(config: PreTrainedConfig, pixels: Tensor) -> tuple[int, int]:
-    """The numbers of patches in a column and in a row."""
     size = config.patch_size
     height, width = size if isinstance(size, (tuple, list)) else (size, size)
     return pixels.shape[-2] // height, pixels.shape[-1] // width
@@ -258,7 +257,6 @@ def _is_equal(loaded: Tensor, initial: Tensor) -> bool:
 
 
 def nested_layer_types(config: PreTrainedConfig) -> list[str]:
-    """The layer types that have rotary parameters of their own."""
     return [name for name, value in _rope_parameters(config, None).items() if isinstance(value, Mapping)]
 
 

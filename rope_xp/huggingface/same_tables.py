@@ -115,7 +115,6 @@ def _rotary_with_equal_tables(original: Module, compat: Literal["transformers"] 
 
 
 def _uncast_copy(rotary: Rotary) -> Module:
-    """A copy of a rotary module that calls may change, with its buffers as they were before any cast."""
     original = rotary.original
     fresh = type(original)(original.config).eval()
     copy = deepcopy(original, {id(original.config): original.config}).cpu().eval()

@@ -1,8 +1,4 @@
-"""Pairs of channels in the matrices of a function, and what it does to them: angles, frequencies, offset, layout.
-
-At each position, the 2 x 2 block of a pair is a rotation. Its angles at several positions give the frequency, and its
-angle at position 0 the offset of positions.
-"""
+"""Pairs of channels in the matrices of a function, and what it does to them: angles, frequencies, offset, layout."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf, pi
@@ -94,7 +90,6 @@ def blocks_of(channels: Channels, results: np.ndarray) -> np.ndarray:
 
 
 def rotations_of(blocks: np.ndarray) -> Blocks:
-    """Blocks "positions pairs 2 2" as rotations."""
     cos, sin = _cos_and_sin(blocks)
     rest = np.hypot((blocks[..., 0, 0] - blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] + blocks[..., 0, 1]) / 2)
     return Blocks(np.arctan2(sin, cos), np.hypot(cos, sin), rest)

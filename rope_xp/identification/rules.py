@@ -71,7 +71,6 @@ class Interval(NamedTuple):
     most: float
 
     def widened(self) -> "Interval":
-        """A little wider, for the rounding of what gave it."""
         more = 1e-9 * max(abs(self.least), abs(self.most))
         return Interval(self.least - more, self.most + more)
 
@@ -105,7 +104,6 @@ class Measured(NamedTuple):
         return 2 * len(self.values)
 
     def agree(self, rule: Rule) -> bool:
-        """Whether the frequencies of a rule explain the measured ones."""
         frequencies = np.asarray(rule.frequencies(self.rotary_dim))
         return bool((np.abs(frequencies - self.values) <= self.errors).all())
 
@@ -141,7 +139,6 @@ def simplest(least: float, most: float) -> tuple[float, int]:
 
 
 def _is_power(number: float) -> bool:
-    """Whether a number is a power of two from 64 on, as lengths are."""
     return number >= 64 and number == int(number) and int(number).bit_count() == 1
 
 
@@ -185,7 +182,6 @@ def _base(measured: Measured, factor: float, pairs: int) -> tuple[float, int]:
 
 
 def _interval(measured: Measured, factor: float, pairs: int) -> tuple[float, float]:
-    """The least and the greatest base that explain the first pairs."""
     least, most = _bounds(measured, factor)
     return float(least[: pairs - 1].max()), float(most[: pairs - 1].min())
 

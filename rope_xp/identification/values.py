@@ -200,7 +200,6 @@ def with_axes(value: Value, rotation: Rotation) -> RotaryEmbedding | None:
 
 
 def _with_base(rope: Embedding, rows: np.ndarray, axis_of_pair: np.ndarray) -> Embedding | None:
-    """The embedding with a base: its own, or that of the progression of one axis; None without."""
     if rope.base is not None:
         return rope
     own = np.abs(rows[0, axis_of_pair == 0])

@@ -172,7 +172,6 @@ def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> Values:
 
 
 def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> Values:
-    """lmdeploy merges objects at all depths."""
     own = _at(line.last("--hf-overrides") or {}, part, line, remarks)
     changed = _completed(part)
     _set_plain(changed, {key: value for key, value in own.items() if key not in BLOCK_KEYS}, part, line, remarks)
@@ -296,7 +295,6 @@ def _merge_block(
 def _replace_block(
     changed: Values, value: Config, part: Part, base: float, line: CommandLine, remarks: list[str]
 ) -> None:
-    """Replace the block. What transformers had copied into the old one is lost with it."""
     fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
     lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates whole heads"
     drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
@@ -462,7 +460,6 @@ def _mscale(factor: float, mscale: float) -> float:
 
 
 def _merged(old: object, new: Config) -> Values:
-    """Objects are merged at all depths; other values are replaced."""
     found = dict(old) if isinstance(old, Mapping) else {}
     for key, value in new.items():
         inner = found.get(key)

@@ -50,7 +50,6 @@ def require_only(rope: Embedding, target: str, *accepted: str) -> None:
 
 
 def require_text(rope: Embedding, target: str) -> None:
-    """No setting changes the rotation of an image or audio encoder."""
     path = rope._provenance.path
     if any("vision" in key or "audio" in key for key in path):
         raise wrong_value(f"part must be the text model for {target}; got {'.'.join(path)}")

@@ -160,7 +160,6 @@ class Reads:
             )
 
     def base(self, base: float, *names: str) -> Values:
-        """The key of the base that is read; none if the base is that of the class anyway."""
         for name in names:
             if name in self.known.keys:
                 return {name: base}
