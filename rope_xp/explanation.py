@@ -73,7 +73,6 @@ class ScaledPair(NamedTuple):
 
 
 def pairs_of(rope: Embedding) -> list[ScaledPair]:
-    """The pairs of a `RotaryEmbedding`; none if pairs have no single known frequency."""
     scaled = rope._frequencies.of_each_pair()
     unscaled = None if rope.base is None else rope.replace(scaling=None)._frequencies.of_each_pair()
     return [ScaledPair(number, w, None if unscaled is None else unscaled[number]) for number, w in enumerate(scaled)]
@@ -466,7 +465,6 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _from_to(numbers: Range | None) -> str:
-    """The least and the greatest number, or one if they read the same; empty for None."""
     if numbers is None:
         return ""
     least, greatest = map(_number, numbers)

@@ -50,17 +50,14 @@ def is_symbol(number: Any) -> bool:
 
 
 def is_host(x: object) -> bool:
-    """Whether `x` is a NumPy array or scalar: its values can be read on the host, also during tracing."""
     return isinstance(x, (np.ndarray, np.generic))
 
 
 def is_torch(x: object) -> bool:
-    """Whether `x` is a PyTorch tensor; False if torch is not imported."""
     return isinstance(x, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def is_jax(x: object) -> bool:
-    """Whether `x` is a JAX array; False if JAX is not imported."""
     return isinstance(x, getattr(sys.modules.get("jax"), "Array", ()))
 
 
@@ -127,7 +124,6 @@ def imported() -> list[Any]:
 
 
 def to_host(x: Any) -> np.ndarray:
-    """The numbers of an array as NumPy float64."""
     if is_torch(x):
         return x.detach().cpu().double().numpy()
     if dtype_name(x.dtype) == "bfloat16" and not is_jax(x):  # NumPy cannot read the bfloat16 of other libraries
@@ -189,12 +185,14 @@ def uniform(count: int, *, source: Any) -> Any:
 
 
 def cumulative_sum(x: Array) -> Any:
+    """The standard's `cumulative_sum` along the last axis, in the dtype of `x`."""
     if is_torch(x):  # array-api-compat's function looks up the namespace through a cache
         return sys.modules["torch"].cumsum(x, dim=-1, dtype=x.dtype)
     return namespace(x).cumulative_sum(x, axis=-1, dtype=x.dtype)
 
 
 def concat(arrays: list[Array]) -> Any:
+    """The standard's `concat` along the last axis."""
     if is_torch(arrays[0]):  # unlike `concat`, its `cat` supports batched gradients
         return sys.modules["torch"].cat(arrays, dim=-1)
     return namespace(arrays[0]).concat(arrays, axis=-1)

@@ -43,6 +43,7 @@ def unit_of_strides(x: Any) -> int:
 
 
 def steps(x: Any) -> tuple[int, ...]:
+    """The strides of `x` in bytes."""
     return x.strides if libraries.is_host(x) else tuple([stride * x.itemsize for stride in x.stride()])
 
 
@@ -64,6 +65,7 @@ class Functions(NamedTuple):
 
 
 def functions(x: Any, size: int | None = None) -> Functions:
+    """The functions for arrays like `x`. New arrays have about `size` bytes: by default, as many as `x`."""
     if libraries.is_host(x):
         return Functions(
             partial(np.empty_like, subok=False), partial(np.empty, dtype="f4"), _addresses_of_host, _contiguous
@@ -94,7 +96,6 @@ def _in_huge_pages(make: Callable[[Any], Any], given: Any) -> Any:
 
 
 def touched(x: Any) -> Array:
-    """The same new array. NumPy takes its huge pages now: later, each would empty the cache of numbers in use."""
     if libraries.is_host(x) and x.nbytes >= 2 * HUGE_PAGE and x.flags.c_contiguous:
         x.reshape(-1).view(np.uint8)[::HUGE_PAGE] = 0
     return x

@@ -64,6 +64,7 @@ def run(entry: Any, argument: int, parts: int, count: int, *memory: Any) -> None
 
 
 def _run_in_plain_threads(entry: Any, argument: int, parts: int, count: int, memory: tuple[Any, ...]) -> None:
+    """Do the work in plain threads, and wait only for threads that have begun a part."""
     counts: SimpleQueue[int] = SimpleQueue()
     try:
         for _ in range(count - 1):

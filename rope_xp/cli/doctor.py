@@ -72,7 +72,6 @@ def diagnose() -> Diagnosis:
 
 
 def _library(name: str) -> Iterator[Library]:
-    """A library on each kind of device that it has here; nothing if it is not installed."""
     module, _, function = LIBRARIES[name].rpartition(".")
     if importlib.util.find_spec(name) is None:
         return
@@ -88,7 +87,6 @@ def _library(name: str) -> Iterator[Library]:
 
 
 def _tested(name: str, device: str, make: Callable[..., Any]) -> Library:
-    """Rotate a few arrays, and compare the results with complex numbers in float64."""
     x = np.random.default_rng(0).normal(size=(len(POSITIONS), ROPE.head_dim)).astype(np.float32)
     kernel = "-"
     try:

@@ -78,7 +78,6 @@ def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: A
 
 
 def choice_of(options: object) -> Values:
-    """Arguments of `from_config`, checked by their names."""
     known = inspect.signature(from_config).parameters
     if options is None:
         return {}
@@ -244,7 +243,6 @@ def _scores_agree(a: Map, b: Map, tolerance: float, context: int) -> bool:
 
 
 def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | None:
-    """Why two values cannot be compared by numbers; None if they can."""
     if one.rope is None or other.rope is None:
         return None
     if one.rope.head_dim != other.rope.head_dim:

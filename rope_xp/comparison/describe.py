@@ -60,7 +60,6 @@ class Finding(NamedTuple):
 
     @property
     def is_counting(self) -> bool:
-        """Whether a function ignores positions, and counts the rows of x."""
         return self.probe is not None and self.probe.follows == "index"
 
     @property
@@ -256,7 +255,6 @@ def compared(finding: Finding, context: int) -> int:
 
 
 def sample_of(findings: list[Finding], context: int) -> str:
-    """At which positions functions were called, in words; empty if at all of them."""
     count = min(compared(each, context) for each in findings)
     ignored = any(each.is_counting for each in findings)
     if all(each.probe is None for each in findings) or (count == context and (ignored or context <= ALL_TRIED)):
@@ -286,7 +284,6 @@ def first_difference(
 def _results_of(
     finding: Finding, x: np.ndarray, directions: np.ndarray | None, positions: np.ndarray, row: int
 ) -> np.ndarray | None:
-    """What a subject makes of rows; None if it has no results."""
     if finding.behaviour is not None:
         return finding.behaviour.map(directions).rotated(x, positions, row)
     return None if finding.probe is None else finding.probe(x, along(directions, row, positions))

@@ -119,7 +119,6 @@ def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
 
 
 def _first_of_matrices(a: Map, b: Map, limit: float, context: int) -> int | None:
-    """The first position with a difference, of maps with different pairs."""
     # From one position to the next, the change of a unit score grows by at most `speed`. Positions that it cannot reach
     # are skipped.
     speed = sum(float((np.abs(each.step) * each.size).max(initial=0.0)) for each in (a, b))

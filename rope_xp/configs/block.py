@@ -177,7 +177,6 @@ def _ignore_known_keys(config: LayerConfig) -> None:
 
 
 def rules_with(key: object) -> str:
-    """For an error: the scaling rules or the families that read a key of the rotary block, or an empty string."""
     if key in ("mrope_section", "mrope_interleaved"):
         families = [name for name, row in FAMILIES.items() if row.axes and row.axes.count == 1]
         return owned_by(key, "model_type", families)
@@ -263,7 +262,6 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
 
 
 def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> Values:
-    """The values that the config states for the parameters of a rule; None for the other parameters."""
     keys, block = config.keys, config.block
     names = {each.name for each in fields(rule)}
     values = {name: block.get(name) for name in names - {"seq_len", LENGTH_KEYS[0]}}

@@ -161,6 +161,7 @@ class Keys:
         self.mapping = {**self.mapping, name: value}
 
     def fresh(self) -> "Keys":
+        """The same mapping, with no key marked as read."""
         return Keys(self.name, self.mapping, self.model_type)
 
     def found(self) -> list[str]:
@@ -204,7 +205,6 @@ class Keys:
         return Keys(name, value or {}, self.model_type)
 
     def ignore(self, *names: str) -> None:
-        """Mark known keys as read, because they change nothing."""
         self._read.update(names)
 
     def ignore_as(self, other: "Keys") -> None:

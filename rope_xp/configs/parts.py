@@ -195,7 +195,6 @@ def part_of(config: Config, part: str | None) -> tuple[Config, str, Values]:
 
 
 def path_to(part: Config, config: Config) -> tuple[str, ...]:
-    """The keys that lead to a part inside a config; none if it is the config itself."""
     if part is config:
         return ()
     for key, value in config.items():

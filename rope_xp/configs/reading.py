@@ -224,7 +224,6 @@ def _of_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
 
 
 def _family_of(mapping: Config, model_type: str, layout: str | None) -> Family:
-    """The row of a family. If a layout is given, the family may be unknown."""
     family = FAMILIES.get(model_type)
     if family is None and (model_type in NOT_ROTARY or layout is None):
         raise _unknown(mapping, model_type)

@@ -134,7 +134,6 @@ def _edited_row(family: Family, model_type: str, has_block: bool, sliding: Layer
 
 
 def remarks(config: Config, block: Config, model_type: str, family: Family) -> list[str]:
-    """Sentences for `describe` about keys that rope_xp reads and transformers does not."""
     names, found = {*_not_read(config, model_type), *_replaced_by_default_block(config, model_type, family)}, []
     fraction, rule = _rotated_fraction(config, block), _rule(block)
     if _ignores_fraction(model_type, family) and fraction not in (None, 1):
@@ -217,7 +216,6 @@ def _plain(value: object) -> Any:
 
 
 def _blocks(config: Values) -> list[Values]:
-    """The rotary blocks of a config: one, or one for each layer type."""
     block = config.get("rope_scaling") or config.get("rope_parameters") or {}
     nested = [value for value in block.values() if isinstance(value, dict)]
     return nested or ([block] if block else [])

@@ -124,7 +124,6 @@ ARRAY_NAMES = ("q", "k", "x", "tensor", "xq", "xk", "query", "key")
 
 
 def known_signature(name: str, function: Function) -> str:
-    """The signature of an apply function of transformers, which must be in `APPLY_SIGNATURES`."""
     signature = signature_of(function)
     if signature not in APPLY_SIGNATURES:
         raise ValueError(f"the signature {name}{signature} is not known")
@@ -162,7 +161,6 @@ def largest_difference(original: Function, replacement: Function, table_format: 
 
 
 def _examples(signature: str, table_format: TableFormat) -> Iterator[tuple[Values, Values]]:
-    """Random arguments: arrays by name, and all others by name."""
     random = torch.Generator().manual_seed(0)
     parameters = inspect.signature(APPLY_SIGNATURES[signature]).parameters
     widths = (2 * table_format.pairs, 2 * table_format.pairs + 2)

@@ -120,7 +120,6 @@ def from_transformers(
 
 
 def _config_of(config: Any) -> PreTrainedConfig:
-    """A config object of transformers, of which changes do not reach the caller."""
     if isinstance(config, PreTrainedConfig):
         return deepcopy(config)
     mapping = mapping_of(config)
@@ -254,7 +253,6 @@ def pairs_of(config: PreTrainedConfig) -> list[RotaryAttention]:
 
 
 def _modules(config: PreTrainedConfig) -> list[ModuleType]:
-    """The files with the models of a config: that of the class of `AutoModel`, and those beside the config's file."""
     name = type(config).__module__
     names = [each.__module__ for each in _auto_classes(config)]
     names += [name.replace(".configuration_", ".modeling_"), name]
@@ -320,7 +318,6 @@ def _takes(cls: object, config: PreTrainedConfig) -> bool:
 
 
 def _pairs(model: Module, config: PreTrainedConfig) -> Iterator[RotaryAttention]:
-    """Each attention with the rotary modules that are nearest to it."""
     rotaries = {name: module for name, module in model.named_modules() if is_rotary(module)}
     if not rotaries:
         raise ValueError("it has no rotary module")

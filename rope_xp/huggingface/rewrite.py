@@ -87,7 +87,6 @@ class ClassRewriter:
         return cls
 
     def check_tables_are_applied(self) -> None:
-        """Check that each rotary module has a source file whose apply functions have been replaced."""
         for rotary in self.rotaries:
             if not self.files_with_apply.intersection(_source_files(rotary)):
                 raise wrong_value(
@@ -170,7 +169,6 @@ def copy_with_globals(function: FunctionType, new_values: Values, cells: Iterabl
 
 
 def names_used_by(function: object) -> set[str]:
-    """The global names and attributes that a function uses, also in functions that it defines."""
     if not isinstance(function, FunctionType):
         return set()
     names, codes = set(), [function.__code__]

@@ -101,12 +101,10 @@ class TableFormat(NamedTuple):
     pairs: int
 
     def to_upstream(self, cos: Tensor, sin: Tensor) -> Tables:
-        """Tables in the format of transformers, from tables with one column for each pair."""
         cos, sin = (COLUMN_LAYOUTS[self.columns][0](table, self.rotation.blocks) for table in (cos, sin))
         return torch.complex(cos, sin) if self.is_complex else (cos, sin)
 
     def to_columns(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        """Tables with one column for each pair, from tables in the format of transformers."""
         return tuple(COLUMN_LAYOUTS[self.columns][1](table, self.rotation.blocks) for table in (cos, sin))
 
 
@@ -185,7 +183,6 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         return (-sin, cos) if rope.reverse else (sin, cos)
 
     def _tables_by_length(self, x: Tensor, positions: Tensor, layer_type: str | None) -> Pair:
-        """The tables of a rule that depends on the length of the sequence."""
         self._check_config_unchanged(layer_type)
         rope, (length, long_rope) = self._ropes[layer_type], self._long_ropes[layer_type]
         if isinstance(long_rope.scaling, DynamicNTKScaling):
@@ -208,7 +205,6 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
             )
 
     def _rope(self, layer_type: str | None, seq_len: int | None = None) -> RotaryEmbedding:
-        """The rotation that the config states for layers of this type."""
         config, part = _config_and_part(self.original)
         rope = from_config(config, part=part, layer_type=layer_type, seq_len=seq_len, compat=self._compat)
         if rope is None:

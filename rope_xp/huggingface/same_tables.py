@@ -83,7 +83,6 @@ def _checked_rotary(original: Module) -> Rotary:
 
 
 def _check_replaceable(original: Module) -> None:
-    """Check a rotary module apart from its tables: its class, its forward and its attributes."""
     name = type(original).__name__
     if name in REFUSED:
         raise ValueError(REFUSED[name])

@@ -77,7 +77,6 @@ class Map(NamedTuple):
         return fixed + positions[:, None, None] * (of_angle * np.abs(self.step))
 
     def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray:
-        """The result "rows head_dim" of rows of x at integer positions, by one row of frequencies."""
         first, second, to_first, to_second = self.channels
         turned = (x[:, first] + 1j * x[:, second]) * self.factors(positions)[:, row]
         result = x.copy()
@@ -86,7 +85,6 @@ class Map(NamedTuple):
 
     @property
     def channels(self) -> np.ndarray:
-        """The channels "4 pairs" of all pairs, in the order of the fields of `Pair`."""
         return np.array(self.pairs, dtype=int).reshape(-1, 4).T
 
     def matrices(self, positions: ArrayLike, head_dim: int) -> np.ndarray:
@@ -112,7 +110,6 @@ class Map(NamedTuple):
         return self._with_columns(pairs, lambda values, _: values[..., numbers])
 
     def over(self, pairs: tuple[Pair, ...]) -> "Map":
-        """The map of these pairs, which include its own. The others are not rotated."""
         index = {pair: number for number, pair in enumerate(self.pairs)}
         own = [index.get(pair, len(index)) for pair in pairs]
 

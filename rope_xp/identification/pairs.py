@@ -37,7 +37,6 @@ class Blocks(NamedTuple):
 
 
 def channels_of(matrices: np.ndarray, eps: float) -> Channels:
-    """The pairs of matrices "positions outputs inputs", whose entries have the unit roundoff `eps`."""
     pattern = np.abs(matrices).max(axis=0) > ZERO * min(np.abs(matrices).max(), 1.0)
     outputs_of: dict[tuple[int, ...], list[int]] = {}
     for channel, row in enumerate(pattern.tolist()):
@@ -69,7 +68,6 @@ def _why_no_pairs(groups: list[tuple[tuple[int, ...], list[int]]], width: int) -
 
 
 def alone_in_words(channels: Sequence[int]) -> str:
-    """What is wrong with channels that are alone; empty if there are none."""
     return (
         f"channels {_list(channels)} are multiplied or moved, but not rotated" if channels else "no channels form pairs"
     )
@@ -84,7 +82,6 @@ def probes(channels: Channels, positions: np.ndarray, head_dim: int) -> tuple[np
 
 
 def blocks_of(channels: Channels, results: np.ndarray) -> np.ndarray:
-    """The block of each pair from the results of `probes`, "positions pairs 2 2": output by input."""
     read = results.reshape(-1, 2, results.shape[-1])[..., channels.outputs]  # positions inputs pairs outputs
     return np.moveaxis(read, 1, -1)
 
@@ -108,7 +105,6 @@ def roundoff_of(rotations: Blocks, at_least: float) -> float | None:
 
 
 def why_no_rotation(blocks: np.ndarray, pairs: np.ndarray) -> str:
-    """What blocks are that are no rotations, in words."""
     rotations = rotations_of(blocks)
     close = 4 * ROUNDOFF["bfloat16"]
     pair = "(" + ", ".join(map(str, pairs[0])) + ")"

@@ -76,7 +76,6 @@ class Interval(NamedTuple):
 
     @classmethod
     def of_all(cls, ends: np.ndarray) -> "Interval | None":
-        """The numbers in all of the intervals whose ends are the columns; None if there are none."""
         ends = ends[:, np.isfinite(ends).all(axis=0)]
         if not ends.size:
             return None
@@ -87,7 +86,6 @@ class Interval(NamedTuple):
         return Interval(self.least * number, self.most * number)
 
     def under(self, number: float) -> "Interval":
-        """The quotients of a number by those of the interval."""
         return Interval(number / self.most, number / self.least if self.least > 0.0 else inf)
 
 
@@ -147,7 +145,6 @@ def digits_of(number: float) -> int:
 
 
 def _candidates(measured: Measured) -> Iterator[Rule]:
-    """All rules that explain the frequencies."""
     values = measured.values
     if len(values) < 2 or (values <= 0.0).all():
         return
@@ -194,7 +191,6 @@ def _bounds(measured: Measured, factor: float = 1.0) -> tuple[np.ndarray, np.nda
 
 
 def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
-    """The simplest ``of / value``, and its digits."""
     return simplest(of / (value + error), of / (value - error)) if value > error else (inf, 99)
 
 

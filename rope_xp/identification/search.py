@@ -194,7 +194,6 @@ class Search:
             self._angles(channels, self._measure(channels, matrices), matrices)
 
     def _measure(self, channels: Channels, matrices: np.ndarray) -> Measurement:
-        """The blocks at positions as long as the function follows."""
         # A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
         # do not follow. Then the first call is made again, to find out whether the long ones changed its result.
         found = short = Measurement(self.short, matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]])
@@ -224,7 +223,6 @@ class Search:
         return None if blocks is None else Measurement(positions, blocks)
 
     def _blocks(self, channels: Channels, positions: np.ndarray, axis: int | None = None) -> np.ndarray | None:
-        """The blocks "positions pairs 2 2" of one call, with positions on all axes or on one; None if it failed."""
         x, where = probes(channels, positions, self.probe.head_dim)
         if axis is not None:
             where = np.stack([where if each == axis else 0 * where for each in range(self.probe.axes)])
@@ -232,6 +230,7 @@ class Search:
         return None if results is None else blocks_of(channels, results)
 
     def _has_state(self, matrices: np.ndarray) -> None:
+        """Whether the same short call gives another result after long ones."""
         again = self._matrices()
         if again is not None and not self.report.stateful:
             stateful = bool(np.abs(again - matrices).max() > 64 * self.eps * np.abs(matrices).max())

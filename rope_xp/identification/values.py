@@ -243,7 +243,6 @@ def _rule_at(place: Place, rotation: Rotation, rule_of: Callable[..., Rule | Non
 
 
 def _of_all_pairs(place: Place, numbers: np.ndarray) -> np.ndarray:
-    """Numbers "... pairs" of all pairs of a layout, from those of the measured ones. Others are not rotated."""
     result = np.zeros((*numbers.shape[:-1], place.pairs))
     result[..., place.numbers] = numbers
     return result

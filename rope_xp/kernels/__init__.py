@@ -194,7 +194,6 @@ def choose(x: Array, kernel: str) -> str:
 
 
 def why_not_faster(x: Array, chosen: str) -> str:
-    """For each kernel that is faster than the chosen one: why it cannot rotate `x`. Empty if there is none."""
     faster = _FASTEST.get(_memory_of(x), ()) if not _is_traced(x) and not libraries.is_dtensor(x) else ()
     obstacles = [f"no {name}: {problem}" for name in faster if name != chosen and (problem := _obstacle(name, x))]
     return "; ".join(obstacles)
@@ -222,7 +221,6 @@ def _memory_of(x: Any) -> str:
 
 
 def _fastest(memory: str, x: Array) -> str:
-    """The fastest kernel that can rotate `x`. Warns about kernels that are installed and do not work."""
     for name in _FASTEST.get(memory, ()):
         problem = _obstacle(name, x)
         if problem is None:
@@ -232,7 +230,6 @@ def _fastest(memory: str, x: Array) -> str:
 
 
 def _warn(name: str, problem: ImportError) -> None:
-    """Warn once that a kernel is installed and does not work."""
     if not isinstance(problem, ModuleNotFoundError):
         faults.warn_once(name, f"kernel={name!r} is not used; a slower kernel runs instead: {problem}")
 

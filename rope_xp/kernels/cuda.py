@@ -77,6 +77,7 @@ class Program(NamedTuple):
     inplace: bool
 
     def run(self, xs: Sequence[torch.Tensor], angles: Angles) -> list[torch.Tensor]:
+        """The rotated arrays. Only the addresses of `angles` are read, so they may lack axes of size 1."""
         outs = list(xs) if self.inplace else [torch.empty_like(x) for x in xs]
         for launch in self.launches:
             launch.start(xs, outs, angles)

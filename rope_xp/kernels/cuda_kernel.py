@@ -64,7 +64,6 @@ def rotate(
     PADDED: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Rotate ROWS rows of one array, for some of its heads."""
     program = tl.program_id(0)
     for index in tl.static_range(len(tasks)):
         task = tasks[index]

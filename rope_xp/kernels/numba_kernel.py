@@ -63,6 +63,7 @@ class Program(NamedTuple):
     functions: memory.Functions
 
     def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
+        """The rotated arrays. Only addresses of `angles` are read, so they may lack axes of size 1."""
         ys = xs if self.inplace else [*map(self.functions.empty_like, xs)]
         arrays: list[Any] = []
         for x, y, group in zip(xs, ys, angles):
@@ -256,7 +257,6 @@ def _rotate_run(tag, reads, writes, x, x_step, x_row, y, y_step, y_row, sin, sin
 
 @numba.njit(error_model="numpy")
 def _rotate_rows(tag, job, record, start, stop, nans, scratch):
-    """Rotate the rows from `start` to `stop`, counted in the order of the axes of the record."""
     place, integer, size, wide = job[record + _PLACE], job[record + _INTEGER], size_of(tag), 64 // lanes_of(tag)
     x_step, y_step, blocks, width = (
         job[record + _X_STEP],

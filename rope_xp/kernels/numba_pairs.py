@@ -164,6 +164,7 @@ def _widen(builder: Any, tag: Any, numbers: Any) -> Any:
 
 
 def _narrow(builder: Any, tag: Any, *pair: Any) -> list[Any]:
+    """Results of arithmetic, rounded to the dtype of the tag: to nearest, ties to even."""
     count = pair[0].type.count
     if tag == _HALF:
         return [builder.fptrunc(numbers, ir.VectorType(ir.HalfType(), count)) for numbers in pair]

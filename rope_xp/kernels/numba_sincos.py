@@ -64,7 +64,6 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
 
 
 def self_test(positions: Array) -> bool:
-    """Compile the function that makes tables, or load it from disk; raise if neither is possible."""
     _entry()
     return True
 

@@ -122,7 +122,6 @@ def _joined(shape: Sequence[int], table_shape: Sequence[int]) -> tuple[int, ...]
 
 
 def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """The same as `reference.rotate_all`. A new array has the memory order of its input."""
     outs = [x if inplace else memory.touched(memory.empty_like(x)) for x in xs]
     are_complex = rotation.read == rotation.write == "interleaved"
     for x, (sin, cos), out in zip(xs, tables, outs):
@@ -136,6 +135,7 @@ def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace:
 
 
 def _rotate_few(x: Any, sin: Array, cos: Array, out: Any, rotation: Rotation) -> None:
+    """Rotate all pairs at once, with a few operations. `out` may be `x`."""
     xp, converted = memory.operations(x), x.dtype != sin.dtype
     if converted:
         numbers = memory.empty(x.shape, sin)
@@ -324,14 +324,12 @@ def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> Any:
 
 
 def _angles_of_one(number: int, inv_freq: tuple[float, ...], place: int = 0) -> Any:
-    """Sine and cosine of one unsigned number whose last digit is at this place, "2 pairs"."""
     angles = _digit_angles(inv_freq, place)[:, number & _LARGEST_DIGIT]
     highs = number >> _BITS
     return _added(_angles_of_one(highs, inv_freq, place + 1), angles) if highs else angles
 
 
 def _added(angles: Any, others: Any) -> tuple[Any, Any]:
-    """Sine and cosine of the sums of angles that are given by sine and cosine."""
     (sin, cos), (sin_of_other, cos_of_other) = angles, others
     return sin * cos_of_other + cos * sin_of_other, cos * cos_of_other - sin * sin_of_other
 

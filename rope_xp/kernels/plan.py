@@ -76,7 +76,6 @@ def plan_rotation(
     transpose: bool,
     inplace: bool = False,
 ) -> CallPlan:
-    """The plan of a rotation by tables or, with positions, by the rows that positions select."""
     inverse, transpose = checks.boolean("inverse", inverse), checks.boolean("transpose", transpose)
     if inverse and transpose:
         raise wrong_value("only one of inverse and transpose must be true; got both")
@@ -92,7 +91,6 @@ def plan_rotation(
 def plan_shift(
     rope: Embedding, arrays: Sequence[Array], sincos: object, delta: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
-    """The plan of a rotation of keys by a change of positions. `delta` is None for an int, and `sincos` is empty."""
     (k,) = arrays
     _check_arrays(rope, arrays, name="k")
     leading, shape = (1, (rope.axes,)) if rope.axes > 1 else (0, ())
@@ -107,7 +105,6 @@ def plan_shift(
 def plan_rerotation(
     rope: Embedding, arrays: Sequence[Array], sincos: object, positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
-    """The plan of a rotation of keys at these positions by a change of frequencies. `sincos` is empty."""
     _check_arrays(rope, arrays, name="k")
     leading, shape = _shape_of_positions("positions", positions, rope.axes, arrays[0])
     return _plan_change("positions", rope, shape, leading, arrays, seq_dim, heads_dim)
@@ -310,7 +307,6 @@ def _plan_change(
     seq_dim: int,
     heads_dim: int | None,
 ) -> CallPlan:
-    """The plan of a rotation of keys that are rotated already. `shape` and `leading` are those of the argument."""
     alignments = _alignments_of_positions(name, rope, shape[leading:], arrays, seq_dim)
     alignments = _alignments_of_tables(rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
     # Rotated keys have the layout that the rotation wrote.
@@ -319,14 +315,12 @@ def _plan_change(
 
 
 def _shape_of_positions(name: str, positions: Array, axes: int, like: object) -> tuple[int, tuple[int, ...]]:
-    """Check positions. The number of their leading axes that are position axes (0 or 1), and their shape."""
     checks.position_dtype(name, positions)
     checks.convertible(name, positions, like)
     return leading_axes(name, positions, axes), positions.shape
 
 
 def _check_arrays(rope: Embedding, arrays: Sequence[Array], name: str = "x") -> None:
-    """Arrays must have `head_dim` channels, and belong to one library and device."""
     for x in arrays:
         checks.floating(name, x)
         if not x.ndim or x.shape[-1] != rope.head_dim:

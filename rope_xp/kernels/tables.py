@@ -18,7 +18,6 @@ class TableScale(NamedTuple):
     rates: tuple[float, ...]
 
     def at(self, positions: Array, sign: int, like: Any) -> Any:
-        """The scale of tables of a query (sign 1) or key (sign -1) at these positions; None if it is 1."""
         factor = None if self.attention_factor == 1.0 else self.attention_factor
         if self.xpos is None:
             return factor
@@ -68,7 +67,6 @@ def scale_of(
 
 
 def _resolve_attention_factor(attention_factor: object, scaling: Scaling | None) -> float:
-    """The attention factor. If `scaling` is given too, it must be that of `scaling`."""
     if attention_factor is None:
         return 1.0 if scaling is None else scaling.resolved_attention_factor
     attention_factor = checks.positive("attention_factor", attention_factor)

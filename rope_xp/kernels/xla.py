@@ -78,7 +78,6 @@ def _rotate_unaligned(x: Any, sin: Any, cos: Any, alignment: Any, rotation: Rota
 
 
 def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """The same as `reference.rotate_all`. `inplace` is always False, because JAX arrays are immutable."""
     return [rotate(x, sin, cos, rotation) for x, (sin, cos) in zip(xs, tables)]
 
 

@@ -113,7 +113,6 @@ class Format(NamedTuple):
     readers: Mapping[str, str] = {}
 
     def as_config(self, keys: Keys, part: object) -> tuple[Values, Family] | None:
-        """The part that the caller wants as a config of transformers, and its family; None if nothing is rotated."""
         place = next((place for name, place in self.readers.items() if part in (None, name)), None)
         if place is None:
             raise wrong_value(f"part must be 'text' or None; got {part!r}")

@@ -204,7 +204,6 @@ def _removes_block(own: Config) -> bool:
 
 
 def _at(overrides: Config, part: Part, line: CommandLine, remarks: list[str]) -> Config:
-    """The overrides of a part. Those outside it change nothing there."""
     found: Any = overrides
     for key in part.path:
         outside = [name for name, value in found.items() if name != key and is_about_positions(name, value)]
@@ -415,7 +414,6 @@ def _is_deepseek(family: Family) -> bool:
 
 
 def _as_longrope(block: Values, changed: Config) -> Values:
-    """LongRoPE, whose factor is the ratio of lengths."""
     length, original = changed.get(LENGTH), block.get(ORIGINAL)
     if not isinstance(length, int) or not isinstance(original, int) or original < 1:
         return block

@@ -49,7 +49,6 @@ class File(NamedTuple):
     are_flags: bool  # arguments are written, not metadata
 
     def reads(self, key: str, rule: str = "") -> bool:
-        """Whether llama.cpp reads a key, a tensor or an argument. It is assumed where it is not known."""
         known = self.reading
         return known is None or key in known.keys or key in known.rules.get(rule, ())
 
@@ -67,7 +66,6 @@ class File(NamedTuple):
 
 
 def gguf_metadata(rope: Embedding, options: Options) -> Values:
-    """Metadata by the names of gguf-py, and the values of tensors that divide frequencies."""
     file = _file(rope, options, are_flags=False)
     name = file.name
     if name is None:

@@ -43,7 +43,6 @@ LATENT = "deepseek_yarn"
 
 
 def sglang_flags(rope: Embedding, options: Options) -> list[str]:
-    """`--json-model-override-args` with the `rope_parameters` of the config."""
     table = engines.table("sglang", options.engine_version)
     known = _reading_of(rope, table)
     block = {"rope_theta": rope.base, **_sections_and_fraction(rope, SGLANG)}
@@ -112,7 +111,6 @@ def _sglang_latent_yarn(rope: Embedding, rule: YarnScaling) -> Values:
 
 
 def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
-    """`--hf-overrides` with the `rope_parameters` of the config."""
     table = engines.table("lmdeploy", options.engine_version)
     known = _reading_of(rope, table)
     several = _sections_and_fraction(rope, LMDEPLOY)
