@@ -49,7 +49,6 @@ def _without_examples(meaning: str) -> str:
 
 
 def _kernel(rope: Embedding, x: Array | None) -> str:
-    """The kernel of the embedding. With `x`, the kernel that will run for such arrays, and why no faster one does."""
     kernel, why_not_faster = rope.kernel, ""
     if x is not None:
         checks.floating("x", x)

@@ -915,7 +915,6 @@ _ARGUMENTS = tuple(each.name for each in fields(RotaryEmbedding) if each.init an
 
 
 def _check_options(rope: RotaryEmbedding) -> None:
-    """Options must be known; scaling, sections and xpos must be of the right class."""
     checks.one_of("layout", rope.layout, LAYOUTS)
     checks.one_of("phase", rope.phase, PHASES)
     checks.one_of("kernel", rope.kernel, KERNELS)

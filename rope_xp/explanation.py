@@ -49,7 +49,6 @@ class ScaledPair(NamedTuple):
 
     @property
     def divisor(self) -> float | None:
-        """By how much the scaling rule divides the frequency."""
         return None if self.unscaled is None or not self.frequency else self.unscaled / self.frequency
 
     def treatment(self, factor: float | None) -> str:
@@ -74,14 +73,12 @@ class ScaledPair(NamedTuple):
 
 
 def pairs_of(rope: Embedding) -> list[ScaledPair]:
-    """The pairs of a `RotaryEmbedding`; none if pairs have no single known frequency."""
     scaled = rope._frequencies.of_each_pair()
     unscaled = None if rope.base is None else rope.replace(scaling=None)._frequencies.of_each_pair()
     return [ScaledPair(number, w, None if unscaled is None else unscaled[number]) for number, w in enumerate(scaled)]
 
 
 def bands_of(rope: Embedding, pairs: list[ScaledPair], trained: int | None) -> tuple[Band, ...]:
-    """The bands in the order of their first pairs."""
     factor = rope.scaling.factor if rope.scaling is not None and rope.scaling.blends else None
     bands: dict[tuple[str, bool | None], list[ScaledPair]] = {}
     for pair in pairs:
@@ -468,7 +465,6 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _from_to(numbers: Range | None) -> str:
-    """The least and the greatest number, or one if they read the same; empty for None."""
     if numbers is None:
         return ""
     least, greatest = map(_number, numbers)
@@ -608,7 +604,6 @@ class LayersExplained(Report):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings of all explanations."""
         return tuple(warning for each in self.groups if each.explanation for warning in each.explanation.warnings)
 
     def sections(self) -> list[Section]:

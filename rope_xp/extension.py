@@ -100,7 +100,6 @@ OF_ONE_FACTOR = ("factor", "attention_factor", "short_factor", "long_factor", "s
 
 
 def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tuple[int, int]:
-    """The trained and the new length, in tokens."""
     to, lengths = checks.count("to", to), lengths_of(rope, trained_length)
     trained, longest = lengths.trained, lengths.longest
     if rope.base is None:
@@ -118,7 +117,6 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
 
 
 def extended(rope: Embedding, rule: str, trained: int, to: int, options: Values) -> Any:
-    """The embedding extended by a rule, with the lengths in its provenance."""
     result = unscaled(rope).replace(scaling=_scaling(rope.scaling, rule, trained, to, options))
     before: Provenance = rope._provenance
     replaced = replaced_scaling(rope)
@@ -417,7 +415,6 @@ def _engines(rope: Embedding) -> tuple[str, ...]:
 
 
 def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:
-    """What a rule does to an embedding whose frequencies are these without scaling."""
     texts = METHODS[rule][1:]
     try:
         result = extended(rope, rule, trained, to, {})

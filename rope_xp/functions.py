@@ -222,7 +222,6 @@ def apply_rotary_pos_emb_inplace(
 
 
 def _rotation(x: Array, layout: str, inverse: bool, kernel: str) -> Rotation:
-    """Check all arguments, and return the rotation that they describe."""
     checks.floating("x", x)
     checks.even_width(x)
     checks.one_of("layout", layout, LAYOUTS)

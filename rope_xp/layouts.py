@@ -23,10 +23,7 @@ READ_WRITE: dict[str, tuple[str, str]] = {
 def span_of(
     head_dim: object, first_channel: object, rotary_dim: object, *, is_open: bool
 ) -> tuple[int, int, int | None]:
-    """The width of a head, its first rotated channel, and how many are rotated: None means all channels from it on.
-
-    If the span `is_open`, the number of frequencies decides instead, and None is returned.
-    """
+    """The width of a head, its first rotated channel, and how many are rotated: None means all channels from it on."""
     head_dim = checks.even_size("head_dim", head_dim)
     first_channel = checks.count("first_channel", first_channel)
     if first_channel > head_dim - 2:

@@ -96,7 +96,6 @@ class RotaryModule:
         """A parameter of the framework, with the initial frequencies."""
 
     def _frequencies(self) -> Any:
-        """The array of `inv_freq`."""
         return self.inv_freq
 
 

@@ -102,7 +102,6 @@ def to_onnx_rotary_embedding(
 
 
 def _attributes(rope: RotaryEmbedding, num_heads: int | None) -> Values:
-    """The attributes of the operator that differ from its defaults, and `interleaved`."""
     attributes: Values = {"interleaved": int(rope.layout == "interleaved")}
     if rope.rotary_dim != rope.head_dim:
         attributes["rotary_embedding_dim"] = rope.rotary_dim
@@ -112,14 +111,12 @@ def _attributes(rope: RotaryEmbedding, num_heads: int | None) -> Values:
 
 
 def _size(name: str, number: int) -> int:
-    """A size, which must be at least 1."""
     if checks.count(name, number) < 1:
         raise wrong_value(f"{name} must be at least 1; got {number}")
     return int(number)
 
 
 def _check_expressible(rope: RotaryEmbedding) -> None:
-    """`rope` must be an embedding that the operator can compute."""
     unsupported = {
         "layout": rope.layout not in ("half", "interleaved"),
         "blocks": rope.blocks != 1,

@@ -70,7 +70,6 @@ LOOKS = {
 
 
 def _style(look: _Look) -> Values:
-    """The look as parameters of matplotlib: no frame, a quiet grid, and titles that begin at the left."""
     return {
         "figure.facecolor": look.page,
         "axes.facecolor": "none",
@@ -495,7 +494,6 @@ def save(
 
 
 def _checked(ropes: object) -> dict[str, RotaryEmbedding]:
-    """Embeddings by their labels."""
     given = {"": ropes} if isinstance(ropes, RotaryEmbedding) else ropes
     if not isinstance(given, Mapping) or not all(isinstance(rope, RotaryEmbedding) for rope in given.values()):
         raise wrong_type(f"ropes must be a RotaryEmbedding or a mapping of labels to them; got {type(ropes).__name__}")
@@ -530,7 +528,6 @@ def _only(ropes: object) -> RotaryEmbedding:
 
 
 def _frequencies(rope: RotaryEmbedding) -> Floats:
-    """The frequencies, "axes pairs"."""
     if not isinstance(rope.inv_freq, tuple) or rope.heads is not None:
         kind = "an array" if rope.heads is None else f"those of {rope.heads} heads"
         raise wrong_value(f"frequencies must be floats that all heads share; got {kind}")
@@ -561,12 +558,10 @@ def _float32_angles(positions: Floats, frequencies: Floats) -> Floats:
 
 
 def _sincos(angles: Floats) -> Floats:
-    """The sines and the cosines, as two tables."""
     return np.stack([np.sin(angles), np.cos(angles)])
 
 
 def _axes(ax: Axes | None) -> Axes:
-    """The axes that are given, or those of a new figure, whose look fits to the page of the style that is set."""
     if ax is not None:
         return ax
     look = LOOKS["dark" if _is_light(plt.rcParams["text.color"]) else "light"]
@@ -583,12 +578,10 @@ def _is_light(colour: str) -> bool:
 
 
 def _ink(ax: Axes) -> str:
-    """The colour of texts."""
     return to_hex(ax.xaxis.label.get_color())
 
 
 def _line(ax: Axes) -> Values:
-    """The look of the next line. Lines differ in colour, dashes and width."""
     number = len(ax.lines)
     colours = LOOKS["dark" if _is_light(_ink(ax)) else "light"].lines
     colour = colours[number % len(colours)]
@@ -596,7 +589,6 @@ def _line(ax: Axes) -> Values:
 
 
 def _finish(ax: Axes, title: str, x: str, y: str) -> Axes:
-    """Add the title, the names of the axes, and a legend if anything has a label."""
     ax.set(title=title, xlabel=x, ylabel=y)
     ax.title.set(x=0.0, ha="left")
     if any(ax.get_legend_handles_labels()[1]):

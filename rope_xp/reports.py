@@ -79,13 +79,11 @@ def json_value(value: object) -> object:
 
 
 def short_repr(value: object) -> str:
-    """The repr of a value without arguments that are None. Of more than 8 numbers, it says how many they are."""
     text = re.sub(r", \w+=None", "", repr(value))
     return re.sub(r"\((?:[-+.\de]+,? ?){9,}\)", lambda found: f"({len(found[0].split())} numbers)", text)
 
 
 def as_text(report: Report, width: int = WIDTH, title: Callable[[str], str] = str) -> str:
-    """The report in lines of at most `width` characters. `title` changes the titles of sections."""
     return "\n\n".join(_as_lines(section, width, title) for section in report.sections() if section.body)
 
 

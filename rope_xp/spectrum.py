@@ -64,7 +64,6 @@ def _progression(
 
 
 def frequencies_of_rule(rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
-    """The frequencies of a rule, which must be below `LIMIT`."""
     try:
         frequencies = rule.frequencies(base, rotary_dim)
     except (OverflowError, ZeroDivisionError):

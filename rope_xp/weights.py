@@ -134,7 +134,6 @@ def _head_width(num_heads: int, head_dim: object, axis: int, w: Array) -> int:
 
 
 def _axis(axis: int, w: Array) -> int:
-    """The axis counted from the front."""
     if not checks.is_int(axis):
         raise wrong_type(f"axis must be an int; got {type(axis).__name__}")
     if not -w.ndim <= axis < w.ndim:

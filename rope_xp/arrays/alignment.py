@@ -1,11 +1,7 @@
 """The axis rule: how tables and positions are aligned with the axes of the arrays that they rotate.
 
-Tables or positions with as many axes as `x` broadcast against it. Those with fewer axes are "seq" or "batch seq": their
-last axis is aligned with axis `seq_dim` of `x`, and the axes before it with the leading axes of `x`. Several position
-axes come first. If each head has its own frequencies, tables have the heads after the sequence, and these are aligned
-with axis `heads_dim` of `x`. Channels of `x` and columns of tables do not count.
-
-An `Alignment` follows from shapes alone. Only `align_angles` computes.
+Those with as many axes as `x` broadcast. Those with fewer are "seq" or "batch seq": the last axis is `seq_dim` of `x`,
+the others are the leading axes. Position axes come first; heads with own frequencies come last, at `heads_dim`.
 """
 
 from collections.abc import Sequence
@@ -24,7 +20,6 @@ class Alignment(NamedTuple):
 
 
 def align_angles(angles: Sequence[tuple[Any, ...]], alignments: Sequence[Alignment]) -> list[Any]:
-    """The angles for each array, aligned: tables, or the positions beside rows of tables or alone."""
     if len(angles[0]) == 2:
         return _align_pairs(angles, alignments)
     found, last, last_alignment = [], None, None
@@ -85,10 +80,7 @@ def leading_axes(name: str, positions: Array, axes: int) -> int:
 
 
 def shape_of_delta(shape: Sequence[int], leading: int, axes: int) -> tuple[int, ...]:
-    """The shape of `delta`, a change of positions, extended to `axes` axes.
-
-    A change for all keys, or for each batch row, gets more axes of size 1 at the end.
-    """
+    """The shape of `delta` with axes of size 1 at its end: a change of positions of all keys, or of each batch row."""
     missing = axes - (len(shape) - leading)
     applies_to_rows = len(shape) == leading or shape[-1] == 1
     return (*shape, *[1] * missing) if missing > 0 and applies_to_rows else tuple(shape)
@@ -104,10 +96,7 @@ def checked_seq_axis(arrays: Sequence[Array], seq_dim: int) -> int:
 
 
 def _aligned_axes(name: str, shape: Sequence[int], columns: int, x: Array, seq_dim: int) -> tuple[int, ...]:
-    """Shape that broadcasts tables or positions against `x`: matching axes keep their size, all others are 1.
-
-    The last `columns` axes of `shape`, and the channels of `x`, are left out.
-    """
+    """Shape that broadcasts against `x`: sizes of matching axes, else 1. The last `columns` axes do not count."""
     target = tuple(x.shape[:-1])
     axis = checks.axis(seq_dim, x) if target else None  # a single vector has no sequence axis
     axes = _broadcast_shape(shape[: len(shape) - columns], target, axis)
@@ -152,7 +141,6 @@ def _broadcast_shape(shape: Sequence[int], target: tuple[int, ...], seq_axis: in
 
 
 def _broadcasts(shape: Any, target: Any) -> bool:
-    """Whether each size is 1 or equal to the target's."""
     return all(size == 1 or _equal_sizes(size, other) for size, other in zip(shape, target))
 
 

@@ -1,8 +1,4 @@
-"""Checks of arguments, for all public functions.
-
-A check reads only shapes, dtypes and host data, so that it also works under jit. `name` is
-that of the argument, and the message begins with the name of the public function.
-"""
+"""Checks of arguments, for all public functions: of shapes, dtypes and host data alone, so that they work under jit."""
 
 import sys
 from collections.abc import Sequence
@@ -37,13 +33,11 @@ def array(name: str, x: Any) -> Any:
 
 
 def few_axes(name: str, x: Array) -> None:
-    """`x` must have at most `MAX_AXES` axes."""
     if x.ndim > MAX_AXES:
         raise wrong_value(f"{name} must have at most {MAX_AXES} axes; got {x.ndim}")
 
 
 def floating(name: str, x: Array, accepted: tuple[str, ...] = FLOATING) -> Any:
-    """The namespace of `x`. `x` must be an array of one of the `accepted` dtypes."""
     xp = array(name, x)
     dtype = libraries.dtype_name(x.dtype)
     if dtype not in accepted:
@@ -52,17 +46,13 @@ def floating(name: str, x: Array, accepted: tuple[str, ...] = FLOATING) -> Any:
 
 
 def positions(name: str, x: Any, *, like: Any = None, real: bool = True) -> Any:
-    """Positions as int32 or int64, or with `real` also as float32 or float64, in the library of `like`.
-
-    NumPy positions are moved to the device of `like`. Half precision is an error, because bfloat16 rounds position 257
-    to 256. Values that do not fit in the dtype of the result are an error too.
-    """
+    """Positions as int32 or int64, with `real` also float32 or float64, in the library and on the device of `like`."""
+    # Half precision is an error, because bfloat16 rounds position 257 to 256.
     position_dtype(name, x, real=real)
     return convert_positions(name, x, like)
 
 
 def position_dtype(name: str, x: Array, *, real: bool = True) -> None:
-    """`x` must be an array of integers or, if `real` allows them, of float32 or float64."""
     array(name, x)
     dtype = libraries.dtype_name(x.dtype)
     if dtype not in (NUMBERS if real else INTEGERS):
@@ -74,7 +64,6 @@ def position_dtype(name: str, x: Array, *, real: bool = True) -> None:
 
 
 def convert_positions(name: str, x: Any, like: Any) -> Any:
-    """Positions of a checked dtype, as `positions` returns them."""
     x = np.asarray(x) if isinstance(x, np.generic) else x  # scalars of NumPy are arrays without axes
     xp, dtype = libraries.namespace(x), libraries.dtype_name(x.dtype)
     if dtype in NARROW:
@@ -93,7 +82,6 @@ def are_ready_positions(x: Array, like: object) -> bool:
 
 
 def convertible(name: str, x: Any, like: Any) -> None:
-    """`x` must be in the library and on the device of `like`, or be an array of NumPy."""
     if type(x) is type(like) and libraries.on_one_device(x, like):
         return
     xp, wanted = array(name, x), array("like", like)
@@ -125,7 +113,6 @@ def convert_like(name: str, x: Any, like: Any) -> Any:
 
 
 def same_library(name: str, x: Array, first: Array) -> None:
-    """`x` must have the library and device of the first array."""
     if type(x) is not type(first) and libraries.namespace(x) is not libraries.namespace(first):
         wanted, found = (libraries.name(libraries.namespace(each)) for each in (first, x))
         raise wrong_type(f"{name} must be an array of {wanted}, like the first array; got {found}")
@@ -133,7 +120,6 @@ def same_library(name: str, x: Array, first: Array) -> None:
 
 
 def even_width(x: Array) -> int:
-    """The size of the last axis of `x`, which must be even and positive."""
     if not x.ndim:
         raise wrong_value("x must have a last axis of channels; got an array without axes")
     dim = x.shape[-1]
@@ -150,7 +136,6 @@ def one_of(name: str, value: object, accepted: dict[str, str]) -> None:
 
 
 def axis(number: Any, x: Array, name: str = "seq_dim") -> int:
-    """The axis `number` of `x`, counted from the front. It must not be the last axis, the channels."""
     if not is_int(number):
         raise wrong_type(f"{name} must be an int; got {type(number).__name__}")
     found = number + x.ndim if number < 0 else number
@@ -162,7 +147,6 @@ def axis(number: Any, x: Array, name: str = "seq_dim") -> int:
 
 
 def even_size(name: str, value: Any, at_most: int | None = None) -> int:
-    """`value` must be a positive even int."""
     if not is_int(value):
         raise wrong_type(f"{name} must be an int; got {type(value).__name__}")
     if value < 2 or value % 2 or (at_most is not None and value > at_most):
@@ -172,7 +156,6 @@ def even_size(name: str, value: Any, at_most: int | None = None) -> int:
 
 
 def finite(name: str, value: Any) -> float:
-    """`value` must be a finite number."""
     if not (isinstance(value, (float, np.floating)) or is_int(value)):
         raise wrong_type(f"{name} must be a number; got {shown(value)}")
     value = float(value) if isinstance(value, np.floating) else value
@@ -182,7 +165,6 @@ def finite(name: str, value: Any) -> float:
 
 
 def positive(name: str, value: object) -> float:
-    """`value` must be a finite number greater than 0."""
     number = finite(name, value)
     if not number > 0.0:
         raise wrong_value(f"{name} must be greater than 0; got {value}")
@@ -190,7 +172,6 @@ def positive(name: str, value: object) -> float:
 
 
 def at_least(name: str, value: object, least: float) -> float:
-    """`value` must be a finite number of at least `least`."""
     number = finite(name, value)
     if not number >= least:
         raise wrong_value(f"{name} must be at least {least:g}; got {value}")
@@ -198,7 +179,6 @@ def at_least(name: str, value: object, least: float) -> float:
 
 
 def fraction(name: str, value: object) -> float:
-    """`value` must be greater than 0 and at most 1."""
     number = positive(name, value)
     if not number <= 1.0:
         raise wrong_value(f"{name} must be at most 1; got {value}")
@@ -206,14 +186,12 @@ def fraction(name: str, value: object) -> float:
 
 
 def boolean(name: str, value: object) -> bool:
-    """`value` must be a bool, and not a traced one."""
     if not isinstance(value, (bool, np.bool)):
         raise wrong_type(f"{name} must be a bool; got {type(value).__name__}")
     return bool(value)
 
 
 def count(name: str, value: Any) -> int:
-    """`value` must be an int of at least 0."""
     if not is_int(value):
         raise wrong_type(f"{name} must be an int; got {type(value).__name__}")
     if not value >= 0:
@@ -222,7 +200,6 @@ def count(name: str, value: Any) -> int:
 
 
 def length(name: str, value: object) -> int:
-    """`value` must be a number of tokens: an int of at least 1."""
     if not 1 <= count(name, value) < 2**53:
         raise wrong_value(f"{name} must be at least 1 and below 2**53; got {value}")
     return plain(value)
@@ -247,7 +224,6 @@ def shown(value: object) -> str:
 
 
 def shape(x: Any) -> tuple[int, ...]:
-    """The shape of `x` as a plain tuple, for messages."""
     return tuple(x.shape)
 
 
@@ -286,10 +262,8 @@ def no_gradients(tables: Sequence[tuple[Any, ...]]) -> None:
 
 
 def require_disjoint(arrays: Sequence[Array], tables: Sequence[tuple[Any, ...]], by_address: bool = True) -> None:
-    """No array may share memory with another array, with the tables or with the positions.
-
-    Traced tensors have no addresses. Without `by_address`, the check finds only an array that is passed twice.
-    """
+    """No array may share memory with another array, with the tables or with the positions."""
+    # Traced tensors have no addresses. Without `by_address`, only an array that is passed twice is found.
     error = wrong_value("x must share no memory with the other arguments; got arrays that overlap")
     if any(x is other for number, x in enumerate(arrays) for other in arrays[:number]):
         raise error

@@ -1,13 +1,9 @@
 """Exact phases: `position * frequency` as a fraction of a revolution, in integers, and its sine and cosine.
 
-A float32 product `position * frequency` has an error of up to `position * 2**-24` radians. This error ruins long
-contexts; the error of the sine does not. Only the fraction of a revolution matters. Frequencies are therefore integers
-in units of ``2**-64`` revolutions (``2**-96`` at 64 bits), and integer products wrap around at whole revolutions. The
-product is exact, and no compiler can change it by reordering. The phase of an integer position is the same integer on
-every backend.
-
-`bits` is the width of the integers. For positions of up to 32 bits and float32 tables, 32 bits are enough, so that no
-device needs float64 or int64. Wider positions and float64 tables use 64 bits.
+Only the fraction of a revolution matters. Frequencies are integers in units of ``2**-64`` revolutions (``2**-96`` at 64
+bits), and products wrap at whole revolutions: they are exact and equal everywhere, and no compiler can reorder them. A
+float32 product is wrong by up to `position * 2**-24` radians. `bits` is the width of the integers: 32 are enough for
+32-bit positions and float32 tables, so no device needs float64 or int64.
 """
 
 from math import factorial, pi
@@ -31,11 +27,7 @@ COSINE = {b: [(-1) ** k * (pi / 2) ** (2 * k) / factorial(2 * k) for k in range(
 
 
 class Revolutions(NamedTuple):
-    """Frequencies in revolutions per position: `whole` revolutions, and a fraction split into words.
-
-    At 32 bits, `high` is the first 32 bits of the fraction, `middle` and `low` the next 16 and 16. At 64 bits, `high`
-    is the first 64 bits and `low` the next 32; there is no `middle`.
-    """
+    """Frequencies: `whole` revolutions, and a fraction in words of 32, 16 and 16 bits, or of 64, none and 32."""
 
     whole: Any
     high: Any
@@ -44,14 +36,7 @@ class Revolutions(NamedTuple):
 
 
 class Frequencies:
-    """Frequencies W in a form that multiplies positions exactly.
-
-    Parameters
-    ----------
-    inv_freq : nested tuples of float, or array, "pairs", "axes pairs" or "axes heads pairs"
-        In radians per position. Floats are converted here, once, on the host. An array (learned or traced) is converted
-        at each use.
-    """
+    """Frequencies in radians per position, "(axes) (heads) pairs": floats, or an array, converted at each use."""
 
     def __init__(self, inv_freq: Any):
         self.inv_freq = inv_freq
@@ -75,14 +60,10 @@ class Frequencies:
         self.rows = tuple(Row(row, row_shape) for row in rows)
 
     def sizes(self) -> list[float]:
-        """The sizes of all frequencies, in radians per token. They must be floats."""
         return [abs(w) for row in self.rows for w in row.inv_freq]
 
     def of_each_pair(self) -> list[float]:
-        """The size of the frequency of each pair; none if pairs have no single known one.
-
-        That is so in a learned array, with several heads, and if one pair follows several position axes.
-        """
+        """The size of each pair's frequency; none for learned arrays, several heads, or pairs on several axes."""
         has_one_each = self.heads is None and (self.axes == 1 or self.axis_of_pair is not None)
         return self.sizes() if self.are_floats and has_one_each else []
 
@@ -139,7 +120,6 @@ class Row:
         return self._host[bits]
 
     def values(self, *, like: object, dtype: object) -> Any:
-        """The frequencies rounded to `dtype`, as an array that broadcasts against `like`."""
         if self.are_floats:
             return self.broadcast_to_rank(libraries.from_numbers(self.inv_freq, like=like, dtype=dtype), like)
         return self.broadcast_to_rank(libraries.astype(self.inv_freq, dtype), like)
@@ -150,23 +130,9 @@ class Row:
 
 
 def sin_cos(positions: Array, frequencies: Frequencies, dtype: object) -> tuple[Any, Any]:
-    """Sine and cosine of the sum over axes of `positions * frequencies`, without derivatives.
-
-    Parameters
-    ----------
-    positions : array, "*batch seq" or "axes *batch seq"
-        In tokens: integers, or float32 numbers below ``2**31``, or float64 numbers below ``2**63``. Beyond these
-        limits, and for NaN, the result is NaN.
-    frequencies : Frequencies
-        In radians per position.
-    dtype : dtype
-        The dtype of the result: float32 or float64 of the library of `positions`.
-
-    Returns
-    -------
-    (array, array), "*batch seq pairs" or "*batch seq heads pairs"
-        Sine and cosine.
-    """
+    """Sine and cosine, without derivatives, of the sum over axes of `positions * frequencies`."""
+    # Positions are integers, float32 below ``2**31`` or float64 below ``2**63``; beyond, and for NaN, the result is
+    # NaN.
     xp = libraries.namespace(positions)
     in_float64 = libraries.dtype_name(dtype) == "float64"
     wide = in_float64 or libraries.dtype_name(positions.dtype) in ("int64", "float64")
@@ -183,12 +149,9 @@ def sin_cos(positions: Array, frequencies: Frequencies, dtype: object) -> tuple[
 
 
 def difference(positions: Any, origin: int, dtype: Any) -> Any:
-    """``positions - origin`` in a float dtype, for an int32 origin.
-
-    The result is exact if the dtype represents all integers up to it. Otherwise its error is at most two roundings.
-    Integers are halved before they are subtracted, so that the difference cannot overflow. The remainders are added as
-    floats.
-    """
+    """``positions - origin`` in a float dtype, for an int32 origin. The error is at most two roundings."""
+    # Integers are halved before they are subtracted, so that the difference cannot overflow; remainders are added as
+    # floats.
     if libraries.is_real(positions):
         if libraries.dtype_name(positions.dtype) != "float64":
             positions = libraries.astype(positions, dtype)
@@ -217,11 +180,9 @@ def _phase_and_rest(positions: Array, row: Row, bits: int, dtype: object) -> tup
 
 
 def _phase(positions: Any, revolutions: Revolutions, bits: int, *, round_off: bool) -> Any:
-    """``floor(positions * fraction)`` modulo one revolution, in units of ``2**-bits`` revolutions.
-
-    With `round_off`, the 64-bit product of a 32-bit position uses only the first 64 bits of the frequency, like the
-    32-bit product. Its upper half is then equal to the 32-bit product, bit for bit.
-    """
+    """``floor(positions * fraction)`` modulo one revolution, in units of ``2**-bits`` revolutions."""
+    # With `round_off`, a 64-bit product of a 32-bit position uses only the first 64 bits of the frequency. Its upper
+    # half is then equal to the 32-bit product, bit for bit.
     if bits == 64:
         upper = ((positions >> 31) + 1) >> 1  # the multiple of 2**32 nearest to the position; 0 for all of int32
         phase = positions * revolutions.high + upper * revolutions.low
@@ -282,10 +243,7 @@ def _approximate(revolutions: Revolutions, bits: int, dtype: object) -> Any:
 
 
 def _sin_cos_of_phase(xp: Any, phase: Any, rest: Any, bits: int, dtype: Any) -> tuple[Any, Any]:
-    """Sine and cosine of `phase + rest`: `phase` in units of ``2**-bits`` revolutions, `rest` in revolutions.
-
-    The error is at most 5e-8 at 32 bits.
-    """
+    """Sine and cosine of `phase` (in ``2**-bits``) plus `rest`, in revolutions. The error at 32 bits is 5e-8."""
     quarter = (phase + (1 << (bits - 3))) >> (bits - 2)
     offset = phase - (quarter << (bits - 2))
     # u is the angle from the nearest multiple of 90 degrees, in units of 90 degrees. It is split into a number of few
@@ -316,7 +274,6 @@ def _polynomial(coefficients: list[float], x: Any) -> Any:
 
 
 def _shape(nested: object) -> tuple[int, ...]:
-    """The shape of nested tuples."""
     return (len(nested), *_shape(nested[0])) if isinstance(nested, tuple) else ()
 
 
@@ -342,15 +299,11 @@ def _revolutions_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tupl
 
 
 def _wrap(number: int, bits: int) -> int:
-    """The signed integer of `bits` bits that equals `number` modulo ``2**bits``."""
     return (number + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
 
 
 def _revolutions_of_array(inv_freq: Any, bits: int) -> Revolutions:
-    """Convert an array of floats on its device, by long multiplication by 1 / (2 pi) in base 256.
-
-    Every step is exact: scaling by powers of two, floor, and sums of byte products below ``2**31``.
-    """
+    """Convert floats on their device, exactly: by powers of two, floor, and sums of byte products below ``2**31``."""
     xp = libraries.namespace(inv_freq)
     integer = xp.int32 if bits == 32 else xp.int64
     # `_phase_and_rest` makes the results of all other frequencies NaN.
@@ -387,17 +340,12 @@ def _base_256_digits(inv_freq: Any, count: int) -> Any:
 
 @libraries.host_constant
 def _per_radian_matrix(count: int) -> tuple[tuple[int, ...], ...]:
-    """The matrix that multiplies base-256 digits by 1 / (2 pi).
-
-    Row r holds the bytes of 1 / (2 pi), shifted r bytes to the right. Digits and columns are the coefficients of 256,
-    1, 1/256 and so on.
-    """
+    """The matrix that multiplies base-256 digits by 1 / (2 pi): row r holds its bytes, shifted r bytes to the right."""
     per_radian = (_PER_RADIAN >> (_PER_RADIAN_BITS - 8 * (count + 1))).to_bytes(count + 1, "big")
     return tuple((0,) * (row + 1) + tuple(per_radian[: count + 1 - row]) for row in range(count + 1))
 
 
 def _join(digits: list[Any]) -> Any:
-    """The integer that has these base-256 digits."""
     number = digits[0]
     for digit in digits[1:]:
         number = (number << 8) | digit

@@ -1,9 +1,8 @@
 """Differences between array libraries: namespaces, host data, dtypes, and operations that the standard lacks.
 
-A framework is recognised through `sys.modules`. It is never imported here unless its arrays are given. Nothing is
-cached, because under `torch.compile` a cached lookup adds guards and prints warnings. A module with the name of a
-framework may be something else: a folder, a stub, or an import in progress in another thread. It then has no array
-class, and `()` takes the place of the class.
+A framework is found in `sys.modules`, and only imported if its arrays are given. Nothing is cached: under
+`torch.compile`, cached lookups add guards. A module of that name may be a folder, a stub or half imported: `()` then
+takes the place of its array class.
 """
 
 import functools
@@ -18,15 +17,7 @@ from rope_xp.types import Array, Values
 
 
 def namespace(x: Any) -> Any:
-    """The array-API namespace of an array, or None if `x` is not an array.
-
-    Examples
-    --------
-    >>> namespace(np.zeros(2)).__name__
-    'array_api_compat.numpy'
-    >>> namespace([0.0, 0.0]) is None
-    True
-    """
+    """The array-API namespace of an array, or None if `x` is not an array."""
     # array-api-compat is imported when it is first used: its NumPy namespace takes longer than the rest of rope_xp.
     if is_host(x):
         from array_api_compat import numpy as numpy_namespace
@@ -48,7 +39,6 @@ def namespace(x: Any) -> Any:
 
 
 def name(xp: Any) -> str:
-    """The name of the library of a namespace, for messages."""
     return xp.__name__.removeprefix("array_api_compat.")
 
 
@@ -60,17 +50,14 @@ def is_symbol(number: Any) -> bool:
 
 
 def is_host(x: object) -> bool:
-    """Whether `x` is a NumPy array or scalar: its values can be read on the host, also during tracing."""
     return isinstance(x, (np.ndarray, np.generic))
 
 
 def is_torch(x: object) -> bool:
-    """Whether `x` is a PyTorch tensor; False if torch is not imported."""
     return isinstance(x, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def is_jax(x: object) -> bool:
-    """Whether `x` is a JAX array; False if JAX is not imported."""
     return isinstance(x, getattr(sys.modules.get("jax"), "Array", ()))
 
 
@@ -84,18 +71,9 @@ PLAIN = (np.ndarray, np.memmap)
 
 
 def special_kind(x: Any) -> str | None:
-    """The kind of an array that is not a plain block of numbers, such as a masked or sparse array; otherwise None.
-
-    All NumPy subclasses except `memmap` are special, because NumPy functions drop or misread the data that subclasses
-    add. Most PyTorch subclasses handle operations correctly, and are not special.
-
-    Examples
-    --------
-    >>> special_kind(np.ma.masked_array([1.0, 2.0]))
-    'MaskedArray'
-    >>> special_kind(np.zeros(2)) is None
-    True
-    """
+    """The kind of an array that is not a plain block of numbers, such as a masked or sparse array; otherwise None."""
+    # NumPy functions drop or misread what subclasses add, except of `memmap`. PyTorch subclasses handle most
+    # operations.
     if is_host(x):
         return None if type(x) in PLAIN or isinstance(x, np.generic) else type(x).__name__
     if not is_torch(x):
@@ -119,16 +97,12 @@ def is_from_inference_mode(x: Any) -> bool:
 
 
 def is_traced() -> bool:
-    """Whether a torch compiler or exporter is tracing."""
     torch = sys.modules["torch"]
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def from_host(values: NDArray[Any], *, like: Any, dtype: Any = None) -> Any:
-    """NumPy data in the library of `like` and on its device.
-
-    A JAX array is not committed to a device: it takes the device and sharding of the array that it is combined with.
-    """
+    """NumPy data in the library of `like` and on its device; in JAX, not committed to a device."""
     if is_host(like):
         return values if dtype is None else astype(values, dtype)
     # A contiguous copy in native byte order, because torch accepts nothing else and warns about read-only data.
@@ -150,7 +124,6 @@ def imported() -> list[Any]:
 
 
 def to_host(x: Any) -> np.ndarray:
-    """The numbers of an array as NumPy float64."""
     if is_torch(x):
         return x.detach().cpu().double().numpy()
     if dtype_name(x.dtype) == "bfloat16" and not is_jax(x):  # NumPy cannot read the bfloat16 of other libraries
@@ -160,17 +133,14 @@ def to_host(x: Any) -> np.ndarray:
 
 
 def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:
-    """A Python number, or a nested tuple of numbers, as an array in the library and on the device of `like`.
-
-    Torch gets the numbers themselves, because in strict mode `torch.export` loses the values of NumPy arrays.
-    """
+    """A Python number, or a nested tuple of numbers, as an array in the library and on the device of `like`."""
+    # Torch gets the numbers themselves, because in strict mode `torch.export` loses the values of NumPy arrays.
     if is_torch(like):
         return replicated(sys.modules["torch"].tensor(numbers, dtype=dtype, device=like.device), like=like)
     return from_host(np.asarray(numbers, dtype=dtype_name(dtype)), like=like, dtype=dtype)
 
 
 def arange(count: int, *, like: Any) -> Any:
-    """The int32 numbers 0, 1, ..., count - 1 in the library and on the device of `like`."""
     xp = namespace(like)
     return replicated(xp.arange(count, dtype=xp.int32, **_device(like)), like=like)
 
@@ -181,18 +151,11 @@ def astype(x: Array, dtype: Any) -> Any:
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a dtype, or of a scalar type that represents it. The standard cannot query for bfloat16.
-
-    Examples
-    --------
-    >>> dtype_name(np.zeros(2).dtype)
-    'float64'
-    """
+    """The name of a dtype, or of a scalar type that represents it. The standard cannot query for bfloat16."""
     return getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
 
 
 def is_real(x: Array) -> bool:
-    """Whether an array has the dtype float16, float32 or float64."""
     return dtype_name(x.dtype).startswith("float")
 
 
@@ -207,13 +170,7 @@ def on_one_device(x: Any, like: Any) -> bool:
 
 
 def uniform(count: int, *, source: Any) -> Any:
-    """`count` float32 random numbers from 0 to 1, in the library of `source`; None if `source` is not a random source.
-
-    Examples
-    --------
-    >>> uniform(2, source=np.random.default_rng(0)).shape
-    (2,)
-    """
+    """`count` float32 random numbers from 0 to 1, in the library of `source`; None if it is not a random source."""
     if isinstance(source, np.random.Generator):
         return source.random(count, dtype=np.float32)
     if isinstance(source, getattr(sys.modules.get("torch"), "Generator", ())):
@@ -253,7 +210,6 @@ def size_of(x: Any, axis: int) -> Any:
 
 
 def with_axes(xp: Any, x: Array, shape: tuple[int, ...]) -> Any:
-    """`x` reshaped to `shape`, which is its own shape with additional axes of size 1."""
     if x.ndim == len(shape):
         return x
     if knows_sizes(x):
@@ -265,14 +221,12 @@ def with_axes(xp: Any, x: Array, shape: tuple[int, ...]) -> Any:
 
 
 def take(x: Array, indices: Array, *, axis: int) -> Any:
-    """The standard's `take`, with indices of any integer dtype."""
     if has_64_bits(indices):
         indices = astype(indices, namespace(x).int64)  # some libraries accept only 64-bit indices
     return namespace(x).take(x, indices, axis=axis)
 
 
 def take_rows(table: Any, indices: Any) -> Any:
-    """The rows "*axes columns" of a table "rows columns" at indices "*axes"."""
     xp, columns = namespace(table), table.shape[1]
     flat = take(table, xp.reshape(indices, (-1,)), axis=0)
     if knows_sizes(indices):
@@ -308,22 +262,17 @@ def without_gradient(x: Any) -> Any:
 
 
 def materialized(x: Any) -> Any:
-    """`x`; under `jax.jit`, as an array that XLA computes once and stores in memory.
-
-    XLA moves cheap operations into the loops that use them, where they are repeated for each head. It also removes
-    JAX's optimization barrier. It does not move divisions, because they are expensive. It cannot simplify this
-    division, because `x == x` is false for NaN.
-    """
+    """`x`; under `jax.jit`, as an array that XLA computes once and stores in memory."""
+    # XLA moves cheap operations into the loops that use them, where they are repeated for each head, and removes JAX's
+    # optimization barrier. It does not move divisions, and cannot simplify this one: `x == x` is false for NaN.
     traced = is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
     return x / astype(x == x, x.dtype) if traced else x
 
 
 def host_constant(function: Any) -> Any:
-    """Mark a function of Python numbers, so that `torch.compile` calls it during tracing and does not trace it.
-
-    `torch.compiler.assume_constant_result` sets the same attribute. It is set here directly, without importing torch.
-    Symbolic arguments, such as a width under ``dynamic=True``, are hashed: torch then replaces them by their values.
-    """
+    """Mark a function of Python numbers, so that `torch.compile` calls it during tracing and does not trace it."""
+    # `torch.compiler.assume_constant_result` sets the same attribute; this imports no torch. Symbolic arguments, such
+    # as a width under ``dynamic=True``, are hashed: torch then replaces them by their values.
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -348,13 +297,10 @@ def replicated(x: Any, *, like: Any) -> Any:
 
 
 def map_local_shards(function: Any, x: Any, parameter: Any, first_axis: int) -> tuple[Any, ...]:
-    """Apply an elementwise function to the local shard of a DTensor on each rank; the results are DTensors.
-
-    The results of `function(shard, parameter)` have the axes of `x` from `first_axis` on, followed by new axes. Axes
-    before `first_axis` are not sharded during the call. `parameter` is None, or an array that is equal on all ranks;
-    its gradient is the sum over ranks. Operations on the DTensor itself would be slow, and some are wrong: torch 2.13
-    returns `x` for `x >> 16`.
-    """
+    """Apply an elementwise `function(shard, parameter)` to the local shard of a DTensor on each rank."""
+    # Results have the axes of `x` from `first_axis` on, then new ones; axes before it are not sharded during the call.
+    # A `parameter` is equal on all ranks, and its gradient is summed. Operations on DTensors are slow, and some are
+    # wrong: torch 2.13 returns `x` for `x >> 16`.
     distributed, mesh = sys.modules["torch.distributed.tensor"], x.device_mesh
     shard, replicate = distributed.Shard, distributed.Replicate()
     placements = [each if each.is_shard() and each.dim >= first_axis else replicate for each in x.placements]

@@ -25,12 +25,10 @@ def operations(x: Array) -> Any:
 
 
 def empty_like(x: Array) -> Any:
-    """A new array with the shape, dtype and memory order of `x`."""
     return functions(x).empty_like(x)
 
 
 def empty(shape: Any, like: Any) -> Any:
-    """A new contiguous array of this shape, with the dtype of `like`."""
     return np.empty(shape, like.dtype) if libraries.is_host(like) else like.new_empty(shape)
 
 
@@ -50,12 +48,10 @@ def steps(x: Any) -> tuple[int, ...]:
 
 
 def is_native(x: Array) -> bool:
-    """Whether `x` has the byte order of this machine."""
     return not libraries.is_host(x) or x.dtype.isnative
 
 
 def has_contiguous_rows(x: Array) -> bool:
-    """Whether the numbers along the last axis of `x` are adjacent."""
     return x.shape[-1] == 1 or 0 in x.shape or strides(x)[-1] == unit_of_strides(x)
 
 
@@ -100,7 +96,6 @@ def _in_huge_pages(make: Callable[[Any], Any], given: Any) -> Any:
 
 
 def touched(x: Any) -> Array:
-    """The same new array. NumPy takes its huge pages now: later, each would empty the cache of numbers in use."""
     if libraries.is_host(x) and x.nbytes >= 2 * HUGE_PAGE and x.flags.c_contiguous:
         x.reshape(-1).view(np.uint8)[::HUGE_PAGE] = 0
     return x
@@ -134,7 +129,6 @@ _addresses_of_host = _fast_addresses_of_host if _is_fast else _slow_addresses_of
 
 
 def is_contiguous(x: Any) -> bool:
-    """Whether `x` is contiguous in C order."""
     return x.flags.c_contiguous if libraries.is_host(x) else x.is_contiguous()
 
 
@@ -163,7 +157,6 @@ class Extents(NamedTuple):
     reaches: tuple[tuple[int, int], ...]
 
     def are_apart(self, arrays: Sequence[Array]) -> bool:
-        """Whether the ranges of addresses do not overlap. Then no two arrays share memory."""
         starts = self.addresses(arrays)
         ranges = sorted([(start + before, start + after) for start, (before, after) in zip(starts, self.reaches)])
         return all([stop <= start for (_, stop), (start, _) in pairwise(ranges)])
@@ -228,11 +221,9 @@ def to_and_from_float32(like: Array) -> tuple[Conversion, Conversion]:
 
 
 def widen(numbers: Any, wide: Any) -> None:
-    """Write numbers of 16 bits into contiguous memory of float32.
-
-    NumPy converts each number of float16 by itself. Four passes of integers and one product take a fifth of the time:
-    they move the bits to their places in float32, whose exponents are greater by 112.
-    """
+    """Write numbers of 16 bits into contiguous memory of float32."""
+    # NumPy converts each float16 by itself. Four passes of integers and one product take a fifth of the time: they move
+    # the bits to their places in float32, whose exponents are greater by 112.
     if isinstance(numbers, np.ndarray) and numbers.dtype == np.float16 and numbers.dtype.isnative:
         bits = wide.view(np.int32)
         bits[...] = numbers.view(np.int16)
@@ -245,7 +236,6 @@ def widen(numbers: Any, wide: Any) -> None:
 
 
 def from_numpy(numbers: Array, like: object) -> Any:
-    """A NumPy array as an array of the library of `like`, without a copy."""
     return numbers if libraries.is_host(like) else sys.modules["torch"].from_numpy(numbers)
 
 
@@ -265,7 +255,6 @@ def complex_view(x: Any) -> Any:
 
 
 def complex_numbers(real: Any, imaginary: Any) -> Any:
-    """Complex numbers from their real and imaginary parts."""
     if not libraries.is_host(real):
         return sys.modules["torch"].complex(real, imaginary)
     numbers = np.empty(real.shape, dtype=f"c{2 * real.itemsize}")

@@ -1,8 +1,7 @@
 """Signatures of calls: the facts about arrays, and about the state of their library, that a plan may depend on.
 
-Calls with equal signatures make the same decisions. A signature holds no values and no addresses of arrays. A call has
-no signature if its decisions may depend on more: while a compiler or exporter traces, with forward-mode derivatives,
-for subclasses, and for libraries other than NumPy, PyTorch and JAX.
+A signature holds no values and no addresses. A call has none if its decisions may depend on more: while a compiler
+traces, with forward-mode derivatives, for subclasses, and for libraries other than NumPy, PyTorch and JAX.
 """
 
 import sys
@@ -20,14 +19,12 @@ _failures: list[int] = [0]
 
 
 class Plans(dict[Hashable, Any]):
-    """Plans of calls by signature, or other values by their arguments. Copies and pickles of it are empty.
+    """Plans of calls by signature. A full one is cleared; copies and pickles of it are empty."""
 
-    When it is full, it is cleared. A call without a signature must not read it: a compiler that traces the call would
-    compile again after each change.
-    """
+    # A call without a signature must not read it: a compiler that traces the call would compile again after each
+    # change.
 
     def add(self, signature: Hashable, plan: object) -> None:
-        """Keep the plan of a call that has a signature."""
         if signature is None:
             return
         if len(self) >= MAX_PLANS:
@@ -39,11 +36,8 @@ class Plans(dict[Hashable, Any]):
 
 
 def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
-    """The signature of a call with these arrays and options; None if the call has no signature.
-
-    An array may be None. All others belong to NumPy or to the library of the first. The types of options count too:
-    ``True`` is not ``1``.
-    """
+    """The signature of a call, or None. All arrays (or None) belong to NumPy or to the library of the first."""
+    # The types of options count too: ``True`` is not ``1``.
     if is_compiling():
         return None
     kinds = tuple(map(type, options))

@@ -1,15 +1,8 @@
-"""Threads for compiled kernels on host memory. They reuse the thread pool that the process already has.
+"""Threads for compiled kernels on host memory. They use the OpenMP library that is loaded: that of torch, else numba's.
 
-PyTorch keeps a pool of OpenMP threads that stay active for a while after each operation. The threads of a second pool
-would have to wait for processors. Kernels therefore use the OpenMP library that is loaded: that of torch, otherwise
-that of numba. They call the two functions that GCC and LLVM call for a parallel region. Without OpenMP, plain threads
-run.
-
-The threads and the caller take parts of the work one by one, until no part is left. OpenMP then waits for all of its
-threads, even for threads that the system has not started yet. On a busy machine this wait can take longer than the
-work. So each wait is measured. After a wait that cost more than it saved, the caller works alone for a while.
-
-A worker process uses no threads: its sibling processes use the other processors, and a fork loses OpenMP's threads.
+PyTorch's pool stays active after each operation, so a second pool would wait for processors. Without OpenMP, plain
+threads run. OpenMP waits for all of its threads, also for those that have not started; on a busy machine that may cost
+more than it saves: the caller then works alone for a while. A worker process uses no threads: a fork loses OpenMP's.
 """
 
 import ctypes
@@ -48,22 +41,9 @@ _pause = _Pause()
 
 
 def run(entry: Any, argument: int, parts: int, count: int, *memory: Any) -> None:
-    """Do all parts of some work in up to `count` threads, including the calling thread.
-
-    Parameters
-    ----------
-    entry : C function
-        Called with the argument. It takes parts until none is left, and returns how many it has done.
-    argument : int
-        An address.
-    parts : int
-        Number of parts of the work.
-    count : int
-        Maximal number of threads.
-    *memory : object
-        Owners of the memory that the work reads and writes. Threads hold references to them, because a thread that
-        starts late still reads the argument, and an interrupt may end the wait for other threads.
-    """
+    """Do all `parts` of some work in up to `count` threads. Each calls `entry(argument)` until no part is left."""
+    # Threads hold `memory`, the owners of what is read and written: a thread that starts late still reads the argument,
+    # and an interrupt may end the wait for other threads.
     if count == 1 or _is_worker() or perf_counter() < _pause.end:
         entry(argument)
         return
@@ -109,10 +89,7 @@ def _has_torch() -> bool:
 
 @cache
 def _openmp(of_torch: bool) -> Any:
-    """The functions `GOMP_parallel_start(entry, argument, threads)` and `GOMP_parallel_end()`; None without OpenMP.
-
-    The caller works between the two. The libraries of GCC and of LLVM have both functions.
-    """
+    """`GOMP_parallel_start(entry, argument, threads)` and `GOMP_parallel_end()` of GCC or LLVM; else None."""
     try:
         module = sys.modules["torch"]._C if of_torch else import_module("numba.np.ufunc.omppool")
         library = ctypes.CDLL(module.__file__)

@@ -53,7 +53,6 @@ class Checkpoint(Report):
     warnings: tuple[str, ...]
 
     def sections(self) -> list[Section]:
-        """The conclusions with their reasons, the embedding and the warnings."""
         pairs = "" if self.layout is None else f"Layout {self.layout} pairs {LAYOUTS[self.layout]}."
         return [
             Section("", f"Checkpoint {self.path}"),

@@ -1,7 +1,6 @@
 """What the files of a checkpoint contain: the names and shapes of its tensors, and the config beside them.
 
-A .safetensors file begins with 8 bytes, the length of its header, and the header, which is JSON (`README.md` of
-huggingface/safetensors). The `safetensors` package is not used, because it does not give the offsets of tensors.
+The `safetensors` package does not give the offsets of tensors (`README.md` of huggingface/safetensors has the format).
 """
 
 import os
@@ -203,7 +202,6 @@ def _of_shards(files: list[Path], index: Path | None = None) -> Contents:
 
 
 def _config_beside(path: Path) -> Path | None:
-    """The config of a file; for Meta's and Mistral's consolidated files, theirs."""
     names = ["config.json", "params.json"]
     if path.name.startswith("consolidated"):
         names.reverse()
@@ -211,7 +209,6 @@ def _config_beside(path: Path) -> Path | None:
 
 
 def read_safetensors(path: Path) -> Header:
-    """The header of a file. No tensor is read."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)

@@ -116,7 +116,6 @@ def _of_first_layer(config: Config, options: Config, why: str) -> tuple[str | No
 
 
 def _layout(contents: Contents, format_: str | None, of_config: str | None) -> tuple[str | None, str]:
-    """Which channels of the projections form a pair, and what shows it."""
     config = contents.config
     if format_ == GGUF:
         return _gguf_layout(contents)
@@ -135,7 +134,6 @@ def _layout(contents: Contents, format_: str | None, of_config: str | None) -> t
 
 
 def _family(config: Config) -> tuple[object, str | None]:
-    """The `model_type` of the text model, and the layout of the family."""
     try:
         name = part_of(config, None)[1]
     except (TypeError, ValueError):
@@ -194,7 +192,6 @@ def _frequencies(tensor: Tensor) -> Buffer | None:
 
 
 def _base(values: tuple[float, ...], relative: float, absolute: float) -> float | None:
-    """The base with the fewest digits whose powers are these frequencies, or None."""
     pairs, last = len(values), values[-1]
     if pairs < 2 or not 0.0 < last < 1.0:
         return None

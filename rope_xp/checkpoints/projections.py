@@ -1,7 +1,4 @@
-"""The projections of queries and keys, found by the names of tensors, and the sizes that their shapes say.
-
-The names show the format. The sizes follow from the shapes and from the config beside them.
-"""
+"""The projections of queries and keys, found by the names of tensors, and the sizes that their shapes say."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -135,7 +132,6 @@ def main_group(tensors: Mapping[str, Tensor | None], mlx: bool) -> Group:
 
 
 def _place(name: str) -> Place | None:
-    """The parts of a name; None if it has no layers."""
     parts = name.split(".")
     at = next((i for i, part in enumerate(parts) if part.isdecimal() and len(part) < 7), None)
     if at is not None:
@@ -156,7 +152,6 @@ def mark_of_mlx(metadata: Config, tensors: Config) -> str:
 
 
 def sizes_of(contents: Contents, group: Group, head_dim: int | None) -> tuple[Sizes, list[Conclusion], list[str]]:
-    """The sizes, None where nothing says them; from what each follows; and where the config contradicts shapes."""
     config, where = _text_config(contents), contents.config_name
     found = {size: stated for size in KEYS if (stated := _stated(config, KEYS[size], where))}
     if head_dim is not None:  # of the embedding which the config describes
@@ -177,7 +172,6 @@ def sizes_of(contents: Contents, group: Group, head_dim: int | None) -> tuple[Si
 
 
 def _known(found: Mapping[str, Found], size: str) -> int:
-    """A size; 0 if nothing says it."""
     return found[size][0] if size in found else 0
 
 
@@ -212,7 +206,6 @@ def _of_latent(config: Config, where: str) -> dict[str, Found]:
 
 
 def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
-    """Sizes that follow from the projections. What the config states stays."""
     q, k, qkv, norm = (group.rows(role) for role in ("q", "k", "qkv", "q_norm"))
     heads, hidden = _known(found, "heads"), _known(found, "hidden_size")
     if "head_dim" not in found and norm is not None and norm != q:

@@ -288,7 +288,6 @@ def convert(
 
 
 def _print(found: Settings, as_json: bool = False) -> int:
-    """Print settings as people paste them, or as JSON, and their notes on standard error."""
     for note in found.notes:
         _note(note)
     write(json.dumps(found.values, indent=2) if as_json else found.text())

@@ -39,7 +39,6 @@ class Diagnosis(Report):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The libraries whose results are wrong, or that fail."""
         return tuple(
             f"{each.name} on {each.device}: {each.result}" for each in self.libraries if each.result != "right"
         )
@@ -63,7 +62,6 @@ class Library(Report):
 
 
 def diagnose() -> Diagnosis:
-    """Look at every array library that is installed here."""
     versions = {"rope_xp": rope_xp.__version__, "python": platform.python_version(), "machine": platform.platform()}
     for package in PACKAGES:
         try:
@@ -74,7 +72,6 @@ def diagnose() -> Diagnosis:
 
 
 def _library(name: str) -> Iterator[Library]:
-    """A library on each kind of device that it has here; nothing if it is not installed."""
     module, _, function = LIBRARIES[name].rpartition(".")
     if importlib.util.find_spec(name) is None:
         return
@@ -90,7 +87,6 @@ def _library(name: str) -> Iterator[Library]:
 
 
 def _tested(name: str, device: str, make: Callable[..., Any]) -> Library:
-    """Rotate a few arrays, and compare the results with complex numbers in float64."""
     x = np.random.default_rng(0).normal(size=(len(POSITIONS), ROPE.head_dim)).astype(np.float32)
     kernel = "-"
     try:

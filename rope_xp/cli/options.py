@@ -66,8 +66,6 @@ class Numbers(click.ParamType):
 
 
 def options(*added: Option) -> Option:
-    """Decorate a command with several options, in this order."""
-
     def decorate(command: Decorated) -> Decorated:
         for option in reversed(added):
             command = option(command)
@@ -327,11 +325,9 @@ def flags_of(command: click.Command) -> dict[str, str]:
 
 
 def in_options(message: str, command: click.Command) -> str:
-    """An error of the library with options of a command in place of arguments in Python.
-
-    It begins with the name of a function, which says what its arguments are. Rules have parameters that a config may
-    state, too; only `extend` has options for them.
-    """
+    """An error of the library with options of a command in place of arguments in Python."""
+    # It begins with the name of a function, which says what its arguments are. Only `extend` has options for parameters
+    # of rules, which a config may state, too.
     who, _, _ = message.partition(": ")
     is_of_rule = who.endswith("Scaling") or "options of rule=" in message
     flags = flags_of(command)
@@ -361,10 +357,8 @@ def with_advice(text: str) -> str:
 
 
 def _with_flag(message: str, name: str, flag: str, anywhere: bool) -> str:
-    """An option in place of an argument: with its value, where something must be given, or `anywhere`.
-
-    A name may be a word of English elsewhere, or an argument of another function.
-    """
+    """An option in place of an argument: with its value, where something must be given, or `anywhere`."""
+    # A name may be a word of English elsewhere, or an argument of another function.
     start = rf"(?<![\w.(-]){name}"
     message = re.sub(rf"{start}=None\b", f"no {flag}", message)
     message = re.sub(rf"{start}=(['\"]?)([\w.]+)\1", rf"{flag} \2", message)

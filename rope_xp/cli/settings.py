@@ -31,13 +31,10 @@ class Settings(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """Keys as JSON, or arguments as a shell takes them."""
         return json.dumps(self.values, indent=2) if isinstance(self.values, Mapping) else shlex.join(self.values)
 
 
 def of_rope(rope: Any, target: Target, writing: Options, length: int | None = None) -> Settings:
-    """The settings of one embedding, for a length."""
-
     def written() -> Written:
         values: Written = rope.to_config(target, **writing._asdict())
         return values if length is None else with_length(target, values, length, rope, writing)
@@ -58,7 +55,6 @@ def _with_notes(write: Callable[[], Written]) -> Settings:
 
 @public("convert")
 def of_config(groups: Sequence[Group], target: Target, writing: Options) -> Settings:
-    """The settings of all chosen layers, by their types if they differ."""
     if len(groups) == 1:
         return of_rope(groups[0].rope, target, writing)
     ropes = {each.name: each.rope for each in groups if each.rope is not None}
@@ -137,7 +133,6 @@ def _folded(value: object, width: int) -> str:
 
 
 def page(groups: Sequence[Group], writing: Options) -> Page:
-    """The settings for all programs, and for the others why there are none."""
     versions = _versions(writing.engine_version)
     entries = []
     for target in sorted(get_args(Target), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
@@ -157,7 +152,6 @@ def page(groups: Sequence[Group], writing: Options) -> Page:
 
 
 def _versions(text: str | None) -> dict[str, str]:
-    """The versions of engines: ENGINE=VERSION, and several between commas."""
     known = sorted({each.engine for each in TARGETS.values()} - {""})
     found: dict[str, str] = {}
     for each in [] if text is None else text.split(","):

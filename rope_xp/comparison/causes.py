@@ -153,10 +153,8 @@ def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Prope
 
 
 def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> tuple[str, ...]:
-    """The fewest properties of the second that make the first equal to it, as causes, most likely first.
-
-    The cause that acts from the earliest position on is named first. The precision of phases is not among them.
-    """
+    """The fewest properties of the second that make the first equal to it, as causes, the earliest effect first."""
+    # The precision of phases is not among them.
     one, other = one.with_exact_phases(), other.with_exact_phases()
     directions = directions_of([one.rope, other.rope])
     target = other.map(directions)

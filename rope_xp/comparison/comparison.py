@@ -78,7 +78,6 @@ def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: A
 
 
 def choice_of(options: object) -> Values:
-    """Arguments of `from_config`, checked by their names."""
     known = inspect.signature(from_config).parameters
     if options is None:
         return {}
@@ -108,7 +107,6 @@ def _is_config(given: object) -> bool:
 
 
 def subject_of(name: str, given: object, choice: Config) -> Subject:
-    """A config, a value, a module of rope_xp, or a function."""
     rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
     if given is None or isinstance(rope, RotaryEmbedding):
         return Subject("no rotation" if given is None else short_repr(rope), rope)
@@ -177,7 +175,6 @@ def _head_dim(a: Subject, b: Subject, reference: Embedding | None, options: Opti
 
 
 def _context(a: Subject, b: Subject) -> int:
-    """The length that the values state; of two lengths, the longer one."""
     known = [length for each in (a, b) if each.rope is not None for length in lengths_of(each.rope) if length]
     return max(known, default=CONTEXT)
 
@@ -246,7 +243,6 @@ def _scores_agree(a: Map, b: Map, tolerance: float, context: int) -> bool:
 
 
 def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | None:
-    """Why two values cannot be compared by numbers; None if they can."""
     if one.rope is None or other.rope is None:
         return None
     if one.rope.head_dim != other.rope.head_dim:

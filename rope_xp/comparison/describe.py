@@ -60,19 +60,16 @@ class Finding(NamedTuple):
 
     @property
     def is_counting(self) -> bool:
-        """Whether a function ignores positions, and counts the rows of x."""
         return self.probe is not None and self.probe.follows == "index"
 
     @property
     def is_regular(self) -> bool:
-        """Whether a function has a result for each row and position."""
         if self.probe is None or (self.length is not None and self.length < 8):
             return False
         follows_axes = self.probe.axes == 1 or (self.probe.follows, self.probe.axis) == ("positions", "seq")
         return follows_axes and self.probe.follows in ("positions", "index", "nothing")
 
     def with_cause(self, cause: str, *words: str) -> "Finding":
-        """The same with one more cause. "unknown" is none beside others."""
         causes = self.causes if cause == "unknown" and self.causes else (*self.causes, cause)
         return self._replace(causes=causes, problems=(*self.problems, *words))
 
@@ -258,7 +255,6 @@ def compared(finding: Finding, context: int) -> int:
 
 
 def sample_of(findings: list[Finding], context: int) -> str:
-    """At which positions functions were called, in words; empty if at all of them."""
     count = min(compared(each, context) for each in findings)
     ignored = any(each.is_counting for each in findings)
     if all(each.probe is None for each in findings) or (count == context and (ignored or context <= ALL_TRIED)):
@@ -274,7 +270,6 @@ def sample_of(findings: list[Finding], context: int) -> str:
 def first_difference(
     findings: list[Finding], directions: np.ndarray | None, context: int, tolerance: float
 ) -> int | None:
-    """The first of many positions below `context` at which the results of two subjects differ; None without one."""
     probe = next(each.probe for each in findings if each.probe is not None)
     for direction, x, positions, _ in parts(probe, context, directions):
         one, other = (_results_of(each, x, directions, positions, direction) for each in findings)
@@ -289,7 +284,6 @@ def first_difference(
 def _results_of(
     finding: Finding, x: np.ndarray, directions: np.ndarray | None, positions: np.ndarray, row: int
 ) -> np.ndarray | None:
-    """What a subject makes of rows; None if it has no results."""
     if finding.behaviour is not None:
         return finding.behaviour.map(directions).rotated(x, positions, row)
     return None if finding.probe is None else finding.probe(x, along(directions, row, positions))

@@ -33,10 +33,7 @@ def change_at(a: Map, b: Map, position: int) -> float:
 
 
 def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0) -> int | None:
-    """The first position below `context` at which a unit score changes by more than `limit`; None without one.
-
-    Below the position `known`, it is known not to change so much.
-    """
+    """The first position from `known` to `context` where a unit score changes by more than `limit`; None without."""
     both = aligned(a, b)
     if both is None:
         return _first_of_matrices(a, b, limit, context)
@@ -106,7 +103,6 @@ def _pairs_that_may_differ(a: Map, b: Map, limit: float, context: int) -> tuple[
 
 
 def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
-    """The first position with a difference, where every position is tried."""
     if not a.pairs:
         return None
     dense = positions[:LAST_TRIED]
@@ -123,7 +119,6 @@ def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
 
 
 def _first_of_matrices(a: Map, b: Map, limit: float, context: int) -> int | None:
-    """The first position with a difference, of maps with different pairs."""
     # From one position to the next, the change of a unit score grows by at most `speed`. Positions that it cannot reach
     # are skipped.
     speed = sum(float((np.abs(each.step) * each.size).max(initial=0.0)) for each in (a, b))
@@ -148,10 +143,8 @@ def _change_of_matrices(a: Map, b: Map, position: int) -> float:
 
 
 def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int) -> float:
-    """The share of attention that is on other tokens with `b` than with `a`, from 0 to 1: the mean of all heads.
-
-    Each map rotates queries at position ``context - 1`` and keys. `scales` are multiples of the usual softmax scale.
-    """
+    """The share of attention on other tokens with `b` than with `a`, from 0 to 1: the mean of all heads."""
+    # Each map rotates queries at position ``context - 1`` and keys. `scales` are multiples of the usual softmax scale.
     random = np.random.default_rng(SEED)
     head_dim = a.head_dim or b.head_dim or 0
     tokens = max(min(TOKENS, MAX_NUMBERS // max(head_dim, 1)), 1)
@@ -162,7 +155,6 @@ def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int) -
 
 
 def _weights(each: Map, scale: float, q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """The weights "heads tokens" of attention."""
     # XPos makes keys as much shorter as it makes queries longer. Scores do not depend on its centre.
     each = each._replace(centre=int(positions[-1]))
     of_keys = each if each.growth is None else each._replace(growth=-each.growth)

@@ -8,7 +8,6 @@ from rope_xp.reports import Report, Section, Table
 
 
 def number(value: float | None) -> str:
-    """A number for readers, with commas between thousands."""
     if value is None:
         return "none"
     return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:,.6g}"
@@ -115,7 +114,6 @@ class Comparison(Report):
 
     @property
     def summary(self) -> str:
-        """The result in a few sentences."""
         return self._summary(_both)
 
     def _summary(self, words: Callable[[Difference], str]) -> str:

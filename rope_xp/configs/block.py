@@ -1,7 +1,4 @@
-"""Make a `RotaryEmbedding` from the rotary block of a config and the keys outside the block: its base and its rule.
-
-`head_channels.py` has the widths, the layout and the position axes.
-"""
+"""Make a `RotaryEmbedding` from the rotary block of a config and the keys outside the block: its base and its rule."""
 
 from collections.abc import Collection
 from dataclasses import MISSING, fields, replace
@@ -118,7 +115,6 @@ def _frequencies(
     scaling: Scaling | None,
     sections: Sections | None,
 ) -> Values:
-    """The arguments of a `RotaryEmbedding` for its frequencies: a base with its rule, or numbers."""
     pairing, quirks = config.family.pairing, config.family.quirks
     if quirks.inv_freq is not None and config.layer is not ...:
         return {"inv_freq": quirks.inv_freq(config.keys, head_dim, base)}
@@ -181,7 +177,6 @@ def _ignore_known_keys(config: LayerConfig) -> None:
 
 
 def rules_with(key: object) -> str:
-    """For an error: the scaling rules or the families that read a key of the rotary block, or an empty string."""
     if key in ("mrope_section", "mrope_interleaved"):
         families = [name for name, row in FAMILIES.items() if row.axes and row.axes.count == 1]
         return owned_by(key, "model_type", families)
@@ -267,7 +262,6 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
 
 
 def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> Values:
-    """The values that the config states for the parameters of a rule; None for the other parameters."""
     keys, block = config.keys, config.block
     names = {each.name for each in fields(rule)}
     values = {name: block.get(name) for name in names - {"seq_len", LENGTH_KEYS[0]}}
@@ -289,7 +283,6 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> 
 
 
 def _alpha(config: LayerConfig, values: Values) -> Any:
-    """The parameter `alpha` that Hunyuan's dynamic rule has in place of a factor, or None."""
     alpha, factor = config.block.get("alpha"), values["factor"]
     if alpha is not None and "factor" not in config.family.quirks.ignored_in_block and factor not in (None, 1):
         raise wrong_value(f"alpha or factor must be given, not both; got {alpha} and {factor}")
@@ -322,13 +315,9 @@ def _require_all_parameters(config: LayerConfig, rope_type: str, rule: type[Scal
 
 
 def _check_multiplier(config: LayerConfig, yarn: YarnScaling) -> None:
-    """`attn_factor` must be 1, because its readers differ for other values.
-
-    References
-    ----------
-    A multiplier of YaRN's attention factor: vLLM 0.8.5 and SGLang 0.5.23, `YaRNScalingRotaryEmbedding`. Not read:
-    transformers 5.18, `_compute_yarn_parameters`; vLLM 0.33, `get_rope`.
-    """
+    """`attn_factor` must be 1, because its readers differ for other values."""
+    # vLLM 0.8.5 and SGLang 0.5.23 (`YaRNScalingRotaryEmbedding`) multiply YaRN's attention factor by it. transformers
+    # 5.18 (`_compute_yarn_parameters`) and vLLM 0.33 (`get_rope`) do not read it.
     value = config.block.get(MULTIPLIER)
     if config.block.mapping.get("apply_yarn_scaling") is False:
         return  # it is the whole factor
@@ -343,24 +332,16 @@ def _check_multiplier(config: LayerConfig, yarn: YarnScaling) -> None:
 
 
 def without_softmax_scale(yarn: YarnScaling) -> YarnScaling:
-    """The same tables without a softmax scale, which only multi-head latent attention has.
-
-    References
-    ----------
-    transformers, `yarn_apply_mscale` of `modeling_deepseek_v3.py`. Only models with latent attention have it.
-    """
+    """The same tables without a softmax scale, which only models with multi-head latent attention have."""
+    # Source: transformers, `yarn_apply_mscale` of `modeling_deepseek_v3.py`.
     if yarn.softmax_scale == 1.0:
         return yarn
     return replace(yarn, attention_factor=yarn.resolved_attention_factor, mscale=None, mscale_all_dim=None)
 
 
 def _deepseek_yarn(yarn: YarnScaling) -> YarnScaling:
-    """YaRN of DeepSeek: the defaults are 1 for `mscale` and 0 for `mscale_all_dim`. transformers needs both or neither.
-
-    References
-    ----------
-    DeepSeek, `modeling_deepseek.py`, `DeepseekV3YarnRotaryEmbedding`; vLLM, `deepseek_scaling_rope.py`.
-    """
+    """YaRN of DeepSeek: by default `mscale` is 1 and `mscale_all_dim` 0. transformers needs both or neither."""
+    # Sources: DeepSeek, `modeling_deepseek.py`, `DeepseekV3YarnRotaryEmbedding`; vLLM, `deepseek_scaling_rope.py`.
     if yarn.attention_factor is not None:
         return yarn
     mscale = 1.0 if yarn.mscale is None else yarn.mscale

@@ -22,14 +22,7 @@ class Group(NamedTuple):
 
 
 def groups_of(config: Config, layer: int | None, layer_type: str | None, **options: Any) -> list[Group]:
-    """The layers of a config by their embeddings: one group if a layer is chosen, or if all are alike.
-
-    Parameters
-    ----------
-    config : path or mapping
-    layer, layer_type, **options
-        As in `from_config`.
-    """
+    """The layers by their embeddings: one group if a layer is chosen, or all are alike. Options as in `from_config`."""
     if layer is not None or layer_type is not None:
         return [Group("", (), from_config(config, layer=layer, layer_type=layer_type, **options))]
     try:
@@ -72,7 +65,6 @@ def _without_long_lists(mapping: Config) -> Values:
 
 
 def _group(rope: RotaryEmbedding | None, layers: list[int], types: list[str]) -> Group:
-    """A group by the types of its layers, if it has all layers of these types."""
     own = list(dict.fromkeys(types[layer] for layer in layers))
     has_all = all(own) and layers == [layer for layer, each in enumerate(types) if each in own]
     return Group(

@@ -29,7 +29,6 @@ def head_dim_of(config: LayerConfig) -> int:
 
 
 def _first_width(config: LayerConfig, ways: list[str]) -> int:
-    """The first of these keys, or quotients of keys, that has a value."""
     keys, family = config.keys, config.family
     for way in ways:
         names = way.split("/")
@@ -56,7 +55,6 @@ def _quotient(names: list[str], values: list[int]) -> int:
 
 
 def _width_of_layer(config: LayerConfig) -> int | None:
-    """The width that `per_layer_config` gives a layer, or all layers of a type."""
     keys, layer = config.keys, config.layer
     given = keys.nested("per_layer_config").mapping
     if not given:

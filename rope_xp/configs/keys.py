@@ -85,11 +85,7 @@ SHORTEST = 5  # shorter names differ by one letter too often
 
 
 class Spelling:
-    """Known names, and which of them a key is that is misspelt.
-
-    A misspelt key differs in case, underscores, hyphens and spaces, or by one letter that is left out, added, replaced
-    or moved.
-    """
+    """Known names. A misspelt key differs in case, separators, or one letter: left out, added, replaced or moved."""
 
     def __init__(self, names: Iterable[str], shortest: int = SHORTEST):
         self.names = frozenset(names)
@@ -143,23 +139,7 @@ def shortened(error: Exception, path: str) -> str:
 
 
 class Keys:
-    """A mapping that records which of its keys were read, and which defaults replaced missing keys.
-
-    Parameters
-    ----------
-    name : str
-        The name of the mapping in error messages.
-    mapping : mapping
-    model_type : str
-        The model family that has the defaults.
-
-    Attributes
-    ----------
-    defaults : dict of str to Default
-        By key, the defaults that were used because the mapping does not state a value.
-    remarks : list of str
-        Other sentences that `RotaryEmbedding.describe` prints.
-    """
+    """A mapping that records which keys were read, the `defaults` of others, and `remarks` for `describe`."""
 
     def __init__(self, name: str, mapping: Config, model_type: str = ""):
         self.name = name
@@ -198,7 +178,6 @@ class Keys:
         return values[0] if values else None
 
     def count(self, name: str, default: int | None = None) -> Any:
-        """An integer, or the default if the key is missing or null."""
         value = self.get(name)
         if default and name not in self.mapping:
             self.assume("", name)
@@ -207,7 +186,6 @@ class Keys:
         return default if value is None else checks.count(name, value)
 
     def get_or_assume(self, name: str, row: str, default: object, source: str = "") -> Any:
-        """The value, or a default, which is recorded, if the key is missing or null."""
         value = self.get(name)
         if value is not None:
             return value
@@ -215,21 +193,18 @@ class Keys:
         return default
 
     def list_of(self, name: str) -> list[Any]:
-        """A list; empty if the key is missing or null."""
         value = self.get(name)
         if value is not None and not isinstance(value, (list, tuple)):
             raise wrong_type(f"{name} must be a list; got {value!r}")
         return list(value or ())
 
     def nested(self, name: str) -> "Keys":
-        """The mapping that a key holds; empty if the key is missing or null."""
         value = self.get(name)
         if value is not None and not isinstance(value, Mapping):
             raise wrong_type(f"{name} must be a mapping; got {value!r}")
         return Keys(name, value or {}, self.model_type)
 
     def ignore(self, *names: str) -> None:
-        """Mark known keys as read, because they change nothing."""
         self._read.update(names)
 
     def ignore_as(self, other: "Keys") -> None:
@@ -237,7 +212,6 @@ class Keys:
         self._read |= other._read
 
     def first(self, *names: str) -> Any:
-        """The value of the first of these keys that is given and not null."""
         self._read.update(names)
         return next((self.mapping[name] for name in names if self.mapping.get(name) is not None), None)
 

@@ -1,8 +1,4 @@
-"""The type of a layer, and whether it is rotated: from keys of the config, or from the pattern of its family.
-
-Rows of `families/model_types.py` have the functions of patterns, or those that they return, in `Layers.types` and
-`Layers.rotated`.
-"""
+"""The type of a layer, and whether it is rotated: from keys of the config, or from the pattern of its family."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,10 +33,7 @@ class LayerConfig:
         return self.block.name == DEFAULT_BLOCK_NAME
 
     def number(self, name: str, value: object) -> Any:
-        """The number for the layer, if `value` is a number or a list of one number for each layer.
-
-        In a list, 0 means that a layer has no number. `name` is for errors.
-        """
+        """The number for the layer, from a number or a list, where 0 means none. `name` is for errors."""
         if not isinstance(value, (list, tuple)):
             return value
         if isinstance(self.layer, int):
@@ -60,7 +53,6 @@ class LayerConfig:
 
 
 def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> str | None:
-    """The type of a layer; None if neither the config nor the family has types."""
     if layer is not None and layer >= MAX_SIZE:
         raise wrong_value(f"layer must be below {MAX_SIZE}; got {layer}")
     types = types_of(keys, family, layer)
@@ -95,7 +87,6 @@ def _type_at(keys: Keys, family: Family, layer: int, types: list[str]) -> str | 
 
 
 def label_of(layers: Layers, layer_type: str | None) -> str:
-    """The key of `Layers.by_type` for a layer type."""
     if not layers.same_as or layer_type is None or layer_type in layers.by_type:
         return layer_type or ""
     return layers.same_as.get(layer_type, layers.same_as.get(..., layer_type))
@@ -140,7 +131,6 @@ def layers_of(keys: Keys) -> int | None:
 
 
 def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> bool:
-    """Whether the layer is rotated. Without a layer: whether any layer is rotated."""
     layers, listed = family.layers, family.layers.listed
     if listed is not None:
         keys.ignore(listed.key)
@@ -156,7 +146,6 @@ def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | 
 
 
 def _has_value(keys: Keys, family: Family, key: str, wanted: object, *others: object) -> bool:
-    """Whether a key has the wanted value. It must have this value, its default or one of the others."""
     value, default = keys.get(key), family.default(key)
     if value is None:
         keys.assume("", key)

@@ -1,7 +1,4 @@
-"""The parts of composite configs: the path of each part, and its `model_type` if the part does not state it.
-
-A composite config contains the configs of several models, such as a text model and a vision encoder.
-"""
+"""The parts of composite configs: the path of each part, and its `model_type` if the part does not state it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -198,7 +195,6 @@ def part_of(config: Config, part: str | None) -> tuple[Config, str, Values]:
 
 
 def path_to(part: Config, config: Config) -> tuple[str, ...]:
-    """The keys that lead to a part inside a config; none if it is the config itself."""
     if part is config:
         return ()
     for key, value in config.items():
@@ -224,7 +220,6 @@ def _check_spelling(config: Config, parts: Mapping[str, tuple[str, str]]) -> Non
 
 
 def _is_whole(config: Config, model_type: str, parts: Config) -> bool:
-    """Whether the config itself is read if no part is given."""
     if isinstance(config.get("text_config"), Mapping):
         return False
     if model_type in FAMILIES or not parts:
@@ -256,7 +251,6 @@ def _stated_outside(config: Config, found: Config) -> Values:
 
 
 def _model_type(config: Config) -> str:
-    """The `model_type` of a config; empty if it has none."""
     found = config.get("model_type")
     if found is not None and not isinstance(found, str):
         raise wrong_type(f"model_type must be a string; got {found!r}")

@@ -1,9 +1,8 @@
 """Read the rotary embedding from a checkpoint's config: the pipeline from a file to a value. No framework is imported.
 
-Open the file, recognize its format, translate it to keys of transformers, find the part and the row of its family
-(`model_types.py`), choose the layer and the block, read the widths, the base and the rule, and check that every key was
-read. A rotary block is the mapping `rope_parameters` or `rope_scaling` of a config. Every key of the block, and every
-key outside it that is about positions, must be known: other keys are errors.
+Open the file, translate its format to keys of transformers, find the part and the row of its family, choose the layer
+and the block, read the widths, the base and the rule. Every key of the block, and every other key about positions, must
+be known and read, or it is an error.
 """
 
 from collections.abc import Callable, Mapping
@@ -190,7 +189,6 @@ def _of_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str, 
 
 
 def _with_betas(config: Values, betas: Mapping[str, float]) -> Values:
-    """The config with other ends of YaRN's ramp, in the block that has the rule."""
     block = config["rope_parameters"] if betas else {}
     nested = {
         key: _with_betas({"rope_parameters": each}, betas) for key, each in block.items() if isinstance(each, dict)
@@ -226,7 +224,6 @@ def _of_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
 
 
 def _family_of(mapping: Config, model_type: str, layout: str | None) -> Family:
-    """The row of a family. If a layout is given, the family may be unknown."""
     family = FAMILIES.get(model_type)
     if family is None and (model_type in NOT_ROTARY or layout is None):
         raise _unknown(mapping, model_type)

@@ -1,7 +1,4 @@
-"""Reproduce known bugs of transformers 5.18: edit the config before it is read.
-
-Only ``from_config(..., compat="transformers")`` does this. Its tables then equal those of transformers.
-"""
+"""Reproduce known bugs of transformers 5.18, for ``from_config(..., compat="transformers")``: edit the config first."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -137,7 +134,6 @@ def _edited_row(family: Family, model_type: str, has_block: bool, sliding: Layer
 
 
 def remarks(config: Config, block: Config, model_type: str, family: Family) -> list[str]:
-    """Sentences for `describe` about keys that rope_xp reads and transformers does not."""
     names, found = {*_not_read(config, model_type), *_replaced_by_default_block(config, model_type, family)}, []
     fraction, rule = _rotated_fraction(config, block), _rule(block)
     if _ignores_fraction(model_type, family) and fraction not in (None, 1):
@@ -189,7 +185,6 @@ def _ignores_fraction(model_type: str, family: Family) -> bool:
 
 
 def _rule(block: Config) -> object:
-    """The name of a block's rule, before it is checked."""
     name = block.get("rope_type") or block.get("type") or "default"
     return ALIASES.get(name, name) if isinstance(name, str) else name
 
@@ -215,14 +210,12 @@ def _drop_fraction(config: Values, model_type: str, family: Family, blocks: list
 
 
 def _plain(value: object) -> Any:
-    """A copy that consists of dicts and lists, and may be edited."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _blocks(config: Values) -> list[Values]:
-    """The rotary blocks of a config: one, or one for each layer type."""
     block = config.get("rope_scaling") or config.get("rope_parameters") or {}
     nested = [value for value in block.values() if isinstance(value, dict)]
     return nested or ([block] if block else [])

@@ -231,7 +231,6 @@ def _check_module(model: object) -> None:
 
 
 def _check_patchable(model: Module) -> None:
-    """Check that a model is not patched, quantised or wrapped, and has its tensors in memory."""
     _check_module(model)
     if _is_patched(model):
         raise wrong_value(f"model must not be patched already; got a patched {type(model).__name__}: unpatch it first")
@@ -250,7 +249,6 @@ def _is_patched(model: Module) -> bool:
 
 
 def _check_forwards(modules: Iterable[Module]) -> None:
-    """Check that each module has the forward of its class, or a hook of accelerate around it."""
     for module in modules:
         try:
             forward_attributes(module)

@@ -1,8 +1,6 @@
-"""The apply functions of rope_xp: they take the arguments of transformers' functions, and give the same results.
+"""Functions with the parameters and results of transformers' apply functions, such as ``apply_rotary_pos_emb``.
 
-An apply function of transformers rotates arrays by tables, for example ``apply_rotary_pos_emb(q, k, cos, sin)``. Some
-models pass arguments by name, so the apply functions of rope_xp have the same parameters. `APPLY_SIGNATURES` lists all
-signatures that are known.
+`APPLY_SIGNATURES` lists all signatures that are known. Some models pass arguments by name.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -28,7 +26,6 @@ Tensors: TypeAlias = Sequence[Tensor]
 
 @public("rope_xp.huggingface")
 def rotate_by_tables(xs: Tensors, cos: Tensor, sin: Tensor, table_format: TableFormat) -> list[Tensor]:
-    """Rotate arrays by tables in the format of transformers, which may lack leading axes."""
     x = xs[0]
     # Wrappers that cast arguments of modules may have cast the tables.
     dtype = torch.promote_types(x.dtype, torch.float32)
@@ -127,7 +124,6 @@ ARRAY_NAMES = ("q", "k", "x", "tensor", "xq", "xk", "query", "key")
 
 
 def known_signature(name: str, function: Function) -> str:
-    """The signature of an apply function of transformers, which must be in `APPLY_SIGNATURES`."""
     signature = signature_of(function)
     if signature not in APPLY_SIGNATURES:
         raise ValueError(f"the signature {name}{signature} is not known")
@@ -151,7 +147,6 @@ def apply_function(signature: str, table_format: TableFormat, heads_axis: int | 
 
 
 def largest_difference(original: Function, replacement: Function, table_format: TableFormat) -> float:
-    """The largest difference between the results of two apply functions; infinite without an example for them."""
     errors = []
     for arrays, others in _examples(signature_of(original), table_format):
         expected = _results(original, arrays | others)
@@ -166,7 +161,6 @@ def largest_difference(original: Function, replacement: Function, table_format: 
 
 
 def _examples(signature: str, table_format: TableFormat) -> Iterator[tuple[Values, Values]]:
-    """Random arguments: arrays by name, and all others by name."""
     random = torch.Generator().manual_seed(0)
     parameters = inspect.signature(APPLY_SIGNATURES[signature]).parameters
     widths = (2 * table_format.pairs, 2 * table_format.pairs + 2)
@@ -222,7 +216,6 @@ def _example_memories(kind: type) -> Iterator[tuple[Values, Values]]:
 
 
 def _results(function: Function, arguments: Values) -> tuple[Tensor, ...]:
-    """The results of a function; empty if it refuses the shapes."""
     try:
         result = function(**arguments)
     except (RuntimeError, IndexError, ValueError):

@@ -1,7 +1,4 @@
-"""What this folder shares: classes that `patch` makes, attributes that cannot be edited, and contexts of comparisons.
-
-No context changes global state, so other threads are not affected.
-"""
+"""What this folder shares: classes of `patch`, attributes that cannot be edited, and contexts of comparisons."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import copyreg
@@ -86,11 +83,9 @@ class ReadOnlyAttributes(Module):
     """A module with attributes that cannot be set or deleted: an edit would not change the exact tables."""
 
     def _guarded_names(self) -> Collection[str]:
-        """The names of these attributes."""
         raise NotImplementedError
 
     def _guarded_module(self) -> Module:
-        """The module of transformers that has the attributes."""
         return self
 
     def _refuse_if_guarded(self, name: str, access: str = "edited") -> None:

@@ -1,7 +1,7 @@
 """The rotation that one attention module of transformers applies, as a function of queries and positions.
 
-The forward of the attention runs on the meta device, without weights, up to its first call of an apply function. That
-call says which function it is, with which arguments, and in which shape queries are. The tables are real.
+Its forward runs on the meta device up to its first call of an apply function, which shows the function, its arguments
+and the shape of queries. The tables are real.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -119,7 +119,6 @@ class RotaryAttention(NamedTuple):
     own: str = ""  # the name of the rotary module in the attention, if it is there
 
     def make_rotary(self) -> Module:
-        """A new rotary module on the CPU, which no call has changed."""
         rotary = type(self.rotary)(self.rotary.config).eval()
         if self.own:
             self.attention.set_submodule(self.own, rotary)
@@ -138,7 +137,6 @@ class AttentionRotation:
         self.format = self._find_format()
 
     def __call__(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Rotate `x`, "tokens dim", at positions "axes tokens"."""
         with torch.no_grad():
             return self._rotated(x, rows, self.format)
 
@@ -187,7 +185,6 @@ class AttentionRotation:
         return tables if isinstance(tables, Tensor) else _Tables(tables, self.layer_type), positions
 
     def _reached(self, given: tuple[_Tables | Tensor, Tensor], tokens: int) -> _Reached:
-        """The first call of an apply function in the attention."""
         try:
             with _KeepTables():
                 self._forward(self.attention, **self._arguments(*given, tokens))
@@ -196,7 +193,6 @@ class AttentionRotation:
         raise NotReached(f"{type(self.attention).__name__} calls no apply function")
 
     def _arguments(self, tables: _Tables | Tensor, positions: Tensor, tokens: int) -> Values:
-        """Arguments of the attention's forward, by their names."""
         given: Values = {}
         width, leading = self._states
         states = torch.zeros(*[1] * leading, tokens, width, device="meta")
@@ -243,7 +239,6 @@ def _is_meta(value: object) -> TypeGuard[Tensor]:
 
 
 def _axis_of_tokens(array: Tensor) -> int:
-    """The axis of `TOKENS` in queries or keys."""
     if TOKENS not in array.shape[:-1]:
         raise ValueError(f"queries and keys must have an axis of {TOKENS} tokens; got {tuple(array.shape)}")
     return array.shape.index(TOKENS)

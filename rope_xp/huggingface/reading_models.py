@@ -1,7 +1,4 @@
-"""`from_transformers`: the value that explains the rotary module of the installed transformers for a config.
-
-`pairs_of` builds the model of the config on the meta device, and finds the rotary module of each attention.
-"""
+"""`from_transformers`: the value that explains the rotary module of the installed transformers for a config."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import importlib
@@ -123,7 +120,6 @@ def from_transformers(
 
 
 def _config_of(config: Any) -> PreTrainedConfig:
-    """A config object of transformers, of which changes do not reach the caller."""
     if isinstance(config, PreTrainedConfig):
         return deepcopy(config)
     mapping = mapping_of(config)
@@ -139,7 +135,6 @@ def _config_of(config: Any) -> PreTrainedConfig:
 
 
 def _part_of(config: PreTrainedConfig, part: str | None) -> PreTrainedConfig:
-    """The config of a part of a composite config."""
     wanted = "text" if part is None else part
     path = PARTS.get(config.model_type, {}).get(wanted, (wanted, ""))[0]
     for names in (path, f"{path}_config"):
@@ -187,7 +182,6 @@ def _identified(config: PreTrainedConfig, layer_type: str | None, seq_len: int |
 def _of_layers(
     pairs: list[RotaryAttention], config: PreTrainedConfig, label: str | None, seq_len: int | None
 ) -> RotaryEmbedding:
-    """The value that explains what the attentions of a layer type compute."""
     values, problems, failures = {}, {}, Counter()
     for pair in _of_type(pairs, config, label):
         of_layer = (getattr(pair.attention, name, None) for name in OF_KIND)
@@ -222,8 +216,6 @@ def _of_type(pairs: list[RotaryAttention], config: PreTrainedConfig, label: str 
 
 
 def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> RotaryEmbedding:
-    """The value that explains one attention."""
-
     def fn(x: Tensor, positions: Tensor) -> Tensor:
         return rotation(x, positions.reshape(rotation.format.axes, -1))
 
@@ -260,7 +252,6 @@ def pairs_of(config: PreTrainedConfig) -> list[RotaryAttention]:
 
 
 def _modules(config: PreTrainedConfig) -> list[ModuleType]:
-    """The files with the models of a config: that of the class of `AutoModel`, and those beside the config's file."""
     name = type(config).__module__
     names = [each.__module__ for each in _auto_classes(config)]
     names += [name.replace(".configuration_", ".modeling_"), name]
@@ -326,7 +317,6 @@ def _takes(cls: object, config: PreTrainedConfig) -> bool:
 
 
 def _pairs(model: Module, config: PreTrainedConfig) -> Iterator[RotaryAttention]:
-    """Each attention with the rotary modules that are nearest to it."""
     rotaries = {name: module for name, module in model.named_modules() if is_rotary(module)}
     if not rotaries:
         raise ValueError("it has no rotary module")

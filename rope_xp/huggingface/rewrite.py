@@ -1,7 +1,6 @@
 """Classes of transformers, rewritten: their forward calls the apply functions of rope_xp.
 
-The attention of GPT-J and CodeGen holds its own table of sines and cosines. There, the forward also reads row numbers
-in place of the table.
+The attention of GPT-J and CodeGen holds its own table: there, the forward also reads row numbers in its place.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -88,7 +87,6 @@ class ClassRewriter:
         return cls
 
     def check_tables_are_applied(self) -> None:
-        """Check that each rotary module has a source file whose apply functions have been replaced."""
         for rotary in self.rotaries:
             if not self.files_with_apply.intersection(_source_files(rotary)):
                 raise wrong_value(
@@ -171,7 +169,6 @@ def copy_with_globals(function: FunctionType, new_values: Values, cells: Iterabl
 
 
 def names_used_by(function: object) -> set[str]:
-    """The global names and attributes that a function uses, also in functions that it defines."""
     if not isinstance(function, FunctionType):
         return set()
     names, codes = set(), [function.__code__]
@@ -183,7 +180,6 @@ def names_used_by(function: object) -> set[str]:
 
 
 def _source_files(rotary: Rotary) -> list[str]:
-    """The source files of a rotary module's class and of its bases."""
     return [cls.__module__ for cls in type(rotary.original).__mro__ if ROTARY_NAME.search(cls.__name__)]
 
 

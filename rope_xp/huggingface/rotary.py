@@ -42,7 +42,6 @@ def _patch_centers(rotary: "Rotary", pixels: Tensor) -> Tensor:
 
 
 def _patch_counts(config: PreTrainedConfig, pixels: Tensor) -> tuple[int, int]:
-    """The numbers of patches in a column and in a row."""
     size = config.patch_size
     height, width = size if isinstance(size, (tuple, list)) else (size, size)
     return pixels.shape[-2] // height, pixels.shape[-1] // width
@@ -102,12 +101,10 @@ class TableFormat(NamedTuple):
     pairs: int
 
     def to_upstream(self, cos: Tensor, sin: Tensor) -> Tables:
-        """Tables in the format of transformers, from tables with one column for each pair."""
         cos, sin = (COLUMN_LAYOUTS[self.columns][0](table, self.rotation.blocks) for table in (cos, sin))
         return torch.complex(cos, sin) if self.is_complex else (cos, sin)
 
     def to_columns(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        """Tables with one column for each pair, from tables in the format of transformers."""
         return tuple(COLUMN_LAYOUTS[self.columns][1](table, self.rotation.blocks) for table in (cos, sin))
 
 
@@ -186,7 +183,6 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         return (-sin, cos) if rope.reverse else (sin, cos)
 
     def _tables_by_length(self, x: Tensor, positions: Tensor, layer_type: str | None) -> Pair:
-        """The tables of a rule that depends on the length of the sequence."""
         self._check_config_unchanged(layer_type)
         rope, (length, long_rope) = self._ropes[layer_type], self._long_ropes[layer_type]
         if isinstance(long_rope.scaling, DynamicNTKScaling):
@@ -209,7 +205,6 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
             )
 
     def _rope(self, layer_type: str | None, seq_len: int | None = None) -> RotaryEmbedding:
-        """The rotation that the config states for layers of this type."""
         config, part = _config_and_part(self.original)
         rope = from_config(config, part=part, layer_type=layer_type, seq_len=seq_len, compat=self._compat)
         if rope is None:
@@ -258,7 +253,6 @@ def _is_equal(loaded: Tensor, initial: Tensor) -> bool:
 
 
 def nested_layer_types(config: PreTrainedConfig) -> list[str]:
-    """The layer types that have rotary parameters of their own."""
     return [name for name, value in _rope_parameters(config, None).items() if isinstance(value, Mapping)]
 
 

@@ -83,7 +83,6 @@ def _checked_rotary(original: Module) -> Rotary:
 
 
 def _check_replaceable(original: Module) -> None:
-    """Check a rotary module apart from its tables: its class, its forward and its attributes."""
     name = type(original).__name__
     if name in REFUSED:
         raise ValueError(REFUSED[name])
@@ -115,7 +114,6 @@ def _rotary_with_equal_tables(original: Module, compat: Literal["transformers"] 
 
 
 def _uncast_copy(rotary: Rotary) -> Module:
-    """A copy of a rotary module that calls may change, with its buffers as they were before any cast."""
     original = rotary.original
     fresh = type(original)(original.config).eval()
     copy = deepcopy(original, {id(original.config): original.config}).cpu().eval()

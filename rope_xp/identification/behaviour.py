@@ -77,7 +77,6 @@ class Map(NamedTuple):
         return fixed + positions[:, None, None] * (of_angle * np.abs(self.step))
 
     def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray:
-        """The result "rows head_dim" of rows of x at integer positions, by one row of frequencies."""
         first, second, to_first, to_second = self.channels
         turned = (x[:, first] + 1j * x[:, second]) * self.factors(positions)[:, row]
         result = x.copy()
@@ -86,11 +85,9 @@ class Map(NamedTuple):
 
     @property
     def channels(self) -> np.ndarray:
-        """The channels "4 pairs" of all pairs, in the order of the fields of `Pair`."""
         return np.array(self.pairs, dtype=int).reshape(-1, 4).T
 
     def matrices(self, positions: ArrayLike, head_dim: int) -> np.ndarray:
-        """The matrices "positions rows head_dim head_dim" that multiply a head, as a column, at integer positions."""
         factors = self.factors(positions)
         first, second, to_first, to_second = self.channels
         result = np.zeros((*factors.shape[:2], head_dim, head_dim))
@@ -109,12 +106,10 @@ class Map(NamedTuple):
         return self._replace(pairs=pairs, size=self.size**2, start=start, centre=0, measured=measured)
 
     def part(self, numbers: np.ndarray) -> "Map":
-        """The map of some pairs, by their numbers."""
         pairs = tuple(self.pairs[number] for number in numbers)
         return self._with_columns(pairs, lambda values, _: values[..., numbers])
 
     def over(self, pairs: tuple[Pair, ...]) -> "Map":
-        """The map of these pairs, which include its own. The others are not rotated."""
         index = {pair: number for number, pair in enumerate(self.pairs)}
         own = [index.get(pair, len(index)) for pair in pairs]
 
@@ -179,10 +174,7 @@ class Behaviour(NamedTuple):
         return self._replace(precision="exact", measured=None)
 
     def map(self, directions: np.ndarray | None = None) -> Map:
-        """What it does to pairs of channels, for `directions_of` positions; by default, all axes grow together.
-
-        Of heads that are rotated by their number, it is what is done to head 1.
-        """
+        """What it does along one of `directions_of`, by default all axes. Of heads that differ by number: head 1."""
         rope = self.rope
         if rope is None:
             nothing = np.zeros((1, 0))
@@ -212,10 +204,7 @@ def factor_of_scaling(rope: Embedding | None) -> float:
 
 
 def directions_of(ropes: Sequence[Embedding | None]) -> np.ndarray | None:
-    """How fast each position axis grows where embeddings are compared, "directions axes": each alone, and together.
-
-    Embeddings with different numbers of axes are compared where all axes grow together, as for text.
-    """
+    """How fast each position axis grows, "directions axes": each alone, and together; else only together."""
     axes = {rope.axes for rope in ropes if rope is not None}
     if len(axes) != 1 or axes == {1}:
         return None
@@ -224,7 +213,6 @@ def directions_of(ropes: Sequence[Embedding | None]) -> np.ndarray | None:
 
 
 def frequencies_of(rope: Embedding) -> np.ndarray:
-    """The frequencies "axes heads pairs" in float64."""
     inv_freq = rope.inv_freq
     if not isinstance(inv_freq, tuple):
         inv_freq = libraries.without_gradient(inv_freq).tolist()

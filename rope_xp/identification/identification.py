@@ -81,7 +81,6 @@ class Identification(Report):
         return [Section("", self._summary()), Section("", Table((), self._rows())), Section("Reasons", self.reasons)]
 
     def _summary(self) -> str:
-        """The result in one sentence."""
         if self.rope is not None:
             offset = f", with positions {'+-'[self.offset < 0]} {abs(self.offset)}" if self.offset else ""
             return f"The function is {short_repr(self.rope)}{offset}."

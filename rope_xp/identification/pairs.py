@@ -1,8 +1,4 @@
-"""Pairs of channels in the matrices of a function, and what it does to them: angles, frequencies, offset, layout.
-
-At each position, the 2 x 2 block of a pair is a rotation. Its angles at several positions give the frequency, and its
-angle at position 0 the offset of positions.
-"""
+"""Pairs of channels in the matrices of a function, and what it does to them: angles, frequencies, offset, layout."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf, pi
@@ -41,7 +37,6 @@ class Blocks(NamedTuple):
 
 
 def channels_of(matrices: np.ndarray, eps: float) -> Channels:
-    """The pairs of matrices "positions outputs inputs", whose entries have the unit roundoff `eps`."""
     pattern = np.abs(matrices).max(axis=0) > ZERO * min(np.abs(matrices).max(), 1.0)
     outputs_of: dict[tuple[int, ...], list[int]] = {}
     for channel, row in enumerate(pattern.tolist()):
@@ -73,7 +68,6 @@ def _why_no_pairs(groups: list[tuple[tuple[int, ...], list[int]]], width: int) -
 
 
 def alone_in_words(channels: Sequence[int]) -> str:
-    """What is wrong with channels that are alone; empty if there are none."""
     return (
         f"channels {_list(channels)} are multiplied or moved, but not rotated" if channels else "no channels form pairs"
     )
@@ -88,13 +82,11 @@ def probes(channels: Channels, positions: np.ndarray, head_dim: int) -> tuple[np
 
 
 def blocks_of(channels: Channels, results: np.ndarray) -> np.ndarray:
-    """The block of each pair from the results of `probes`, "positions pairs 2 2": output by input."""
     read = results.reshape(-1, 2, results.shape[-1])[..., channels.outputs]  # positions inputs pairs outputs
     return np.moveaxis(read, 1, -1)
 
 
 def rotations_of(blocks: np.ndarray) -> Blocks:
-    """Blocks "positions pairs 2 2" as rotations."""
     cos, sin = _cos_and_sin(blocks)
     rest = np.hypot((blocks[..., 0, 0] - blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] + blocks[..., 0, 1]) / 2)
     return Blocks(np.arctan2(sin, cos), np.hypot(cos, sin), rest)
@@ -113,7 +105,6 @@ def roundoff_of(rotations: Blocks, at_least: float) -> float | None:
 
 
 def why_no_rotation(blocks: np.ndarray, pairs: np.ndarray) -> str:
-    """What blocks are that are no rotations, in words."""
     rotations = rotations_of(blocks)
     close = 4 * ROUNDOFF["bfloat16"]
     pair = "(" + ", ".join(map(str, pairs[0])) + ")"

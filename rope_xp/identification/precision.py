@@ -20,7 +20,6 @@ SMALL = 8
 
 
 def rounded_to(bits: int, values: np.ndarray) -> np.ndarray:
-    """Values rounded to so many significant bits."""
     fraction, exponent = np.frexp(values)
     return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
 
@@ -38,12 +37,10 @@ def noise(eps: float) -> float:
 
 
 def wrapped(angle: np.ndarray) -> np.ndarray:
-    """Angles between -pi and pi."""
     return (angle + pi) % (2 * pi) - pi
 
 
 def exact_angles(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
-    """Positions times frequencies, "positions pairs", between -pi and pi."""
     exact = exact_phases.Frequencies(tuple(map(float, frequencies)))
     sin, cos = exact_phases.sin_cos(positions, exact, np.dtype("float64"))
     return np.arctan2(sin, cos)

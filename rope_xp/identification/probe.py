@@ -1,7 +1,4 @@
-"""Calls of a function `fn(x, positions)` whose shapes and library are not known: what it accepts, and what it does.
-
-No other module calls a function of somebody else's.
-"""
+"""Calls of a function `fn(x, positions)` whose shapes and library are not known. No other module calls one."""
 
 import inspect
 import re
@@ -76,40 +73,19 @@ class Trial(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """How little it says: the lower, the better."""
         if self.follows is None:
             return len(FOLLOWS) + 1 - bool(self.dtype)
         return FOLLOWS.index(self.follows) if not self.words else FOLLOWS.index("nothing")
 
 
 class Probe:
-    """A function `fn(x, positions)`, called with host arrays in the shapes and the library that it accepts.
+    """A function `fn(x, positions)`, called with host arrays in the shapes and the library that it accepts."""
 
-    With several position `axes`, `fn` gets positions "axes seq". What it raises is kept in `problems`.
-
-    Attributes
-    ----------
-    shape : str or None
-        The axes of `x`; None if no call succeeded.
-    axis : str or None
-        The axis along which equal rows give different results: "seq", or another if `fn` rotates along a wrong axis.
-    follows : str or None
-        What decides the result of a row. "positions": its position. "index": its index along `axis`; positions are
-        ignored. "first call": the position that the row had in the first call with this shape; the probe then makes
-        each call with another number of rows. "nothing": none of these. None if calls fail or follow no rule.
-    irregular : str
-        Why results do not follow `follows` alone, in words; empty if nothing was seen.
-    library, dtype : str
-        The library, and the dtype of the results. Empty if no call succeeded.
-    eps : float
-        The unit roundoff of `dtype`.
-    longest_index : int
-        The most rows of a call, if rows follow their index.
-    widest : Form
-        The form with the most axes of x and of positions.
-    problems : list of str
-        What went wrong, in words.
-    """
+    # `follows` says what decides the result of a row: "positions"; "index", its number along `axis` (positions are
+    # ignored); "first call", its position in the first call with this shape (so each call gets another number of rows);
+    # or "nothing". `shape` is None if no call succeeded. `irregular` says what results follow besides; `longest_index`
+    # is the most rows of a call if rows follow their index; `widest` is the form with the most axes; `problems` has
+    # what `fn` raised.
 
     def __init__(
         self,
@@ -236,14 +212,10 @@ class Probe:
         return Trial(form, dtype, name, follows, words)
 
     def _of_axes(self, positions: np.ndarray) -> np.ndarray:
-        """Positions that are equal on all axes, if they have no axis of axes yet; as they are for one axis."""
         return positions if self.axes == 1 or positions.ndim > 2 else np.stack([positions] * self.axes)
 
     def __call__(self, x: Array, positions: Array) -> np.ndarray | None:
-        """The result "rows head_dim" of rows of `x` at positions "rows" or "axes rows", as float64.
-
-        None if the function failed; the last of `problems` then says why.
-        """
+        """The result "rows head_dim" at positions "(axes) rows", float64; None, with a problem, if it failed."""
         x, positions = np.asarray(x, dtype=np.float64), np.asarray(positions)
         rows_given = len(x)
         if self.follows is None:

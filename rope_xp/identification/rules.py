@@ -71,13 +71,11 @@ class Interval(NamedTuple):
     most: float
 
     def widened(self) -> "Interval":
-        """A little wider, for the rounding of what gave it."""
         more = 1e-9 * max(abs(self.least), abs(self.most))
         return Interval(self.least - more, self.most + more)
 
     @classmethod
     def of_all(cls, ends: np.ndarray) -> "Interval | None":
-        """The numbers in all of the intervals whose ends are the columns; None if there are none."""
         ends = ends[:, np.isfinite(ends).all(axis=0)]
         if not ends.size:
             return None
@@ -88,7 +86,6 @@ class Interval(NamedTuple):
         return Interval(self.least * number, self.most * number)
 
     def under(self, number: float) -> "Interval":
-        """The quotients of a number by those of the interval."""
         return Interval(number / self.most, number / self.least if self.least > 0.0 else inf)
 
 
@@ -105,7 +102,6 @@ class Measured(NamedTuple):
         return 2 * len(self.values)
 
     def agree(self, rule: Rule) -> bool:
-        """Whether the frequencies of a rule explain the measured ones."""
         frequencies = np.asarray(rule.frequencies(self.rotary_dim))
         return bool((np.abs(frequencies - self.values) <= self.errors).all())
 
@@ -141,7 +137,6 @@ def simplest(least: float, most: float) -> tuple[float, int]:
 
 
 def _is_power(number: float) -> bool:
-    """Whether a number is a power of two from 64 on, as lengths are."""
     return number >= 64 and number == int(number) and int(number).bit_count() == 1
 
 
@@ -150,7 +145,6 @@ def digits_of(number: float) -> int:
 
 
 def _candidates(measured: Measured) -> Iterator[Rule]:
-    """All rules that explain the frequencies."""
     values = measured.values
     if len(values) < 2 or (values <= 0.0).all():
         return
@@ -185,7 +179,6 @@ def _base(measured: Measured, factor: float, pairs: int) -> tuple[float, int]:
 
 
 def _interval(measured: Measured, factor: float, pairs: int) -> tuple[float, float]:
-    """The least and the greatest base that explain the first pairs."""
     least, most = _bounds(measured, factor)
     return float(least[: pairs - 1].max()), float(most[: pairs - 1].min())
 
@@ -198,7 +191,6 @@ def _bounds(measured: Measured, factor: float = 1.0) -> tuple[np.ndarray, np.nda
 
 
 def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
-    """The simplest ``of / value``, and its digits."""
     return simplest(of / (value + error), of / (value - error)) if value > error else (inf, 99)
 
 

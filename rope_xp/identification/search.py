@@ -81,12 +81,10 @@ class Measurement(NamedTuple):
 
 
 class Search:
-    """One search, of positions below `seq_len`. `near` is a value that is tried first, and with few changes.
+    """One search, of positions below `seq_len`. `near` is a value that is tried first, and with few changes."""
 
-    `report` is what is known so far, `reasons` are the sentences about it, and `behaviour` is what the function does,
-    as a value; None if no value explains it. `cause` says why, for `compare`: "unknown", or "sections" if axes alone
-    differ from `near`.
-    """
+    # `behaviour` is what the function does, None without a value that explains it; `cause` says why, for `compare`:
+    # "unknown", or "sections" if axes alone differ from `near`.
 
     def __init__(self, probe: Probe, seq_len: int = LONGEST, near: Embedding | None = None):
         if not 8 <= seq_len <= 2**31:
@@ -111,7 +109,6 @@ class Search:
         return self
 
     def identification(self) -> Identification:
-        """The report, with what more calls say about the value."""
         if self.behaviour is not None:
             self._confirm(self.behaviour)
         reasons = dict.fromkeys([*self.reasons, *self.probe.problems])
@@ -164,13 +161,11 @@ class Search:
         return follows not in (None, "nothing")
 
     def _matrices(self) -> np.ndarray | None:
-        """The matrix of each position of `SHORT`, "positions outputs inputs"."""
         width = self.probe.head_dim
         results = self.probe(np.tile(np.eye(width), (len(SHORT), 1)), np.repeat(self.short, width))
         return None if results is None else results.reshape(len(SHORT), width, width).transpose(0, 2, 1)
 
     def _is_linear(self, matrices: np.ndarray) -> bool:
-        """Whether the matrices explain the results for other rows."""
         x = _integers(len(SHORT), self.probe.head_dim)
         y, louder = self.probe(x, self.short), self.probe(LOUDER * x, self.short)
         if y is None or louder is None:
@@ -199,7 +194,6 @@ class Search:
             self._angles(channels, self._measure(channels, matrices), matrices)
 
     def _measure(self, channels: Channels, matrices: np.ndarray) -> Measurement:
-        """The blocks at positions as long as the function follows."""
         # A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
         # do not follow. Then the first call is made again, to find out whether the long ones changed its result.
         found = short = Measurement(self.short, matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]])
@@ -224,13 +218,11 @@ class Search:
         return found
 
     def _long(self, channels: Channels, seq_len: int) -> Measurement | None:
-        """The blocks of one call at positions below `seq_len`."""
         positions = np.concatenate([powers(seq_len), [each for each in (*ODD, seq_len - 1) if each < seq_len]])
         blocks = self._blocks(channels, positions)
         return None if blocks is None else Measurement(positions, blocks)
 
     def _blocks(self, channels: Channels, positions: np.ndarray, axis: int | None = None) -> np.ndarray | None:
-        """The blocks "positions pairs 2 2" of one call, with positions on all axes or on one; None if it failed."""
         x, where = probes(channels, positions, self.probe.head_dim)
         if axis is not None:
             where = np.stack([where if each == axis else 0 * where for each in range(self.probe.axes)])
@@ -433,10 +425,7 @@ class Search:
 def first_unlike(
     probe: Probe, behaviour: Behaviour, context: int, tolerance: float = 0.0, directions: np.ndarray | None = None
 ) -> int | None:
-    """The first of many positions below `context` at which a behaviour does not give the same result; None without one.
-
-    With several position axes, positions are those along each direction.
-    """
+    """The first of many positions, along each direction, below `context` where a behaviour has another result."""
     exact = behaviour.with_exact_phases()._replace(axis="tokens").map(directions)
     first, second, to_first, to_second = exact.channels
     kept = sorted({*range(probe.head_dim)} - {*to_first.tolist(), *to_second.tolist()})
@@ -472,7 +461,6 @@ def _roundoff_of(numbers: np.ndarray) -> float:
 
 
 def _are_scores_relative(matrices: np.ndarray, roundoff: float) -> bool:
-    """Whether scores at equal differences of the positions `SHORT` are equal."""
     width = matrices.shape[1]
     q, k = (matrices @ _integers(width, 8, seed) for seed in (1, 2))  # positions channels vectors
     scores = np.einsum("pcv,pcv->pv", q[[0, 3, 0, 2]], k[[1, 4, 2, 3]])  # differences of 1, 1, 2 and 2
@@ -517,7 +505,6 @@ def _of_text(rope: Embedding) -> Embedding:
 
 
 def _nearest_factor(rotation: Rotation, near: Embedding) -> float:
-    """The attention factor: that of a value, its square, 1, or the simplest number."""
     found, error, own = rotation.magnitude, rotation.magnitude_error, near.attention_factor
     known = [each for each in (own, 1.0, own * own) if abs(each - found) <= max(2 * error, 1e-6 * each)]
     return known[0] if known else simplest(found - max(error, 1e-7 * found), found + max(error, 1e-7 * found))[0]

@@ -200,7 +200,6 @@ def with_axes(value: Value, rotation: Rotation) -> RotaryEmbedding | None:
 
 
 def _with_base(rope: Embedding, rows: np.ndarray, axis_of_pair: np.ndarray) -> Embedding | None:
-    """The embedding with a base: its own, or that of the progression of one axis; None without."""
     if rope.base is not None:
         return rope
     own = np.abs(rows[0, axis_of_pair == 0])
@@ -244,7 +243,6 @@ def _rule_at(place: Place, rotation: Rotation, rule_of: Callable[..., Rule | Non
 
 
 def _of_all_pairs(place: Place, numbers: np.ndarray) -> np.ndarray:
-    """Numbers "... pairs" of all pairs of a layout, from those of the measured ones. Others are not rotated."""
     result = np.zeros((*numbers.shape[:-1], place.pairs))
     result[..., place.numbers] = numbers
     return result

@@ -43,7 +43,6 @@ def require_disjoint(xs: Sequence[Array], angles: Angles) -> None:
 
 
 def computes_angles(x: Array, kernel: str) -> bool:
-    """Whether the kernel for `x` computes angles itself, from positions alone."""
     return libraries.is_torch(x) and not libraries.is_traced() and choose(x, kernel) == "triton"
 
 
@@ -58,7 +57,6 @@ class Unprepared(NamedTuple):
     by_positions: Any = None  # the Triton kernel that computes angles
 
     def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
-        """The rotated arrays. `angles` need not be aligned."""
         angles = align_angles(angles, self.alignments)
         if self.by_positions is not None:
             return _launch(xs, angles, self.rotation, self.by_positions, requested=self.requested)
@@ -128,7 +126,6 @@ def _rotate_by(
 def _launch(
     xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: object, inplace: bool = False, *, requested: str
 ) -> list[Any]:
-    """Rotate with a Triton kernel. If a launch fails, the reference runs instead, unless the user chose Triton."""
     return _kernel_module("autograd").rotate_all(xs, angles, rotation, _with_fallback(kernel, requested), inplace)
 
 
@@ -138,10 +135,7 @@ def _with_fallback(kernel: object, requested: str) -> Any:
 
 
 def prepare_tables(positions: Array, arrays: Sequence[Array], frequencies: Any, scale: float, kernel: str) -> Any:
-    """A program whose `run(positions, like)` computes float32 tables times `scale` for arrays like these, or None.
-
-    None unless positions are integers, in JAX or in host memory, that a fast method reads as they are.
-    """
+    """A program for float32 tables times `scale`: `run(positions, like)`. None without a fast method."""
     in_float64 = any(libraries.dtype_name(x.dtype) == "float64" for x in arrays)
     if kernel == "reference" or in_float64 or not frequencies.are_floats or type(positions) is not type(arrays[0]):
         return None
@@ -182,7 +176,6 @@ def compiled_sincos(positions: Array, kernel: str) -> Any:
 
 
 def choose(x: Array, kernel: str) -> str:
-    """The name of the kernel that will run for `x`."""
     traced = _is_traced(x)
     if kernel == "reference" or (traced and kernel != "triton") or libraries.is_dtensor(x):
         return "reference"
@@ -201,7 +194,6 @@ def choose(x: Array, kernel: str) -> str:
 
 
 def why_not_faster(x: Array, chosen: str) -> str:
-    """For each kernel that is faster than the chosen one: why it cannot rotate `x`. Empty if there is none."""
     faster = _FASTEST.get(_memory_of(x), ()) if not _is_traced(x) and not libraries.is_dtensor(x) else ()
     obstacles = [f"no {name}: {problem}" for name in faster if name != chosen and (problem := _obstacle(name, x))]
     return "; ".join(obstacles)
@@ -212,7 +204,6 @@ def _is_traced(x: Array) -> bool:
 
 
 def _operators() -> Any:
-    """The module of the Triton operators, or its import error. Compilers cannot trace the cache of `_kernel_module`."""
     try:
         from rope_xp.kernels import cuda
     except Exception as problem:
@@ -230,7 +221,6 @@ def _memory_of(x: Any) -> str:
 
 
 def _fastest(memory: str, x: Array) -> str:
-    """The fastest kernel that can rotate `x`. Warns about kernels that are installed and do not work."""
     for name in _FASTEST.get(memory, ()):
         problem = _obstacle(name, x)
         if problem is None:
@@ -240,7 +230,6 @@ def _fastest(memory: str, x: Array) -> str:
 
 
 def _warn(name: str, problem: ImportError) -> None:
-    """Warn once that a kernel is installed and does not work."""
     if not isinstance(problem, ModuleNotFoundError):
         faults.warn_once(name, f"kernel={name!r} is not used; a slower kernel runs instead: {problem}")
 
@@ -287,11 +276,9 @@ _importing = RLock()
 
 @cache
 def _kernel_module(name: str) -> Any:
-    """The module of a kernel, or its import error. The result is cached, because an import that fails is slow.
-
-    The error has no traceback, because a traceback would keep the arrays of the call alive. It is a
-    `ModuleNotFoundError` if the package that the kernel is named after is not installed.
-    """
+    """The module of a kernel, or its import error. It is cached, because an import that fails is slow."""
+    # The error has no traceback, which would keep the arrays of the call alive. It is a `ModuleNotFoundError` if the
+    # package that the kernel is named after is not installed.
     package = name.partition("_")[0]
     try:
         with _importing:

@@ -180,7 +180,6 @@ class TableProgram(NamedTuple):
 
     @classmethod
     def of(cls, rope: Embedding, role: str | None = None) -> "TableProgram":
-        """The program for an embedding, and for the role of the arrays if they have `xpos`."""
         return cls(rope._frequencies, rope._scale, rope.phase, rope.kernel, 1 if role == "query" else -1)
 
     def unscaled(self, positions: Array, like: object) -> SinCos:
@@ -189,17 +188,14 @@ class TableProgram(NamedTuple):
         return sincos_of(positions, self.frequencies, like=like, phase=self.phase, kernel=self.kernel)
 
     def run(self, positions: Array, like: object) -> SinCos:
-        """The tables, in the library of `like`."""
         sin, cos = self.unscaled(positions, like)
         scale = self.scale.at(positions, self.sign, sin)
         return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
 
 
 def compiled_tables(rope: Embedding, positions: Array, arrays: Sequence[Array]) -> Any:
-    """The program of a kernel that computes the tables of an embedding for arrays like these; None if there is none.
-
-    They must be float32, have exact phases, and be the same for queries and keys.
-    """
+    """The program of a kernel for the tables of an embedding, for arrays like these; None if there is none."""
+    # Tables must be float32, have exact phases, and be the same for queries and keys.
     if rope.phase != "exact" or rope.xpos is not None:
         return None
     return kernels.prepare_tables(positions, arrays, rope._frequencies, rope.attention_factor, rope.kernel)
@@ -213,10 +209,7 @@ def sincos_of(
     phase: Phase = "exact",
     kernel: Kernel = "fastest",
 ) -> SinCos:
-    """Tables for positions and frequencies, in the library and on the device of `like`.
-
-    They are float64 for float64 `like`, else float32.
-    """
+    """Tables in the library and on the device of `like`: float64 for float64 `like`, else float32."""
     sin, cos = _checked_tables(positions, frequencies, like, phase, kernel)
     return SinCos(libraries.materialized(sin), libraries.materialized(cos))
 
@@ -224,7 +217,6 @@ def sincos_of(
 def _checked_tables(
     positions: Array, frequencies: exact_phases.Frequencies, like: Any, phase: Phase, kernel: Kernel
 ) -> tuple[Any, Any]:
-    """Check the arguments and make the tables. Each device makes its own shard of a DTensor."""
     checks.one_of("phase", phase, PHASES)
     positions = checks.positions("positions", positions, like=like)
     if not frequencies.are_floats:
@@ -246,7 +238,6 @@ def _checked_tables(
 def _tables(
     positions: Array, frequencies: exact_phases.Frequencies, in_float64: bool, phase: Phase, kernel: Kernel
 ) -> tuple[Any, Any]:
-    """Tables for checked positions on one device."""
     xp = libraries.namespace(positions)
     dtype = xp.float64 if in_float64 else xp.float32
     if phase == "float32":
@@ -267,7 +258,6 @@ def _tables(
 
 
 def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel: Kernel) -> tuple[Any, Any] | None:
-    """Float32 tables by a fast method for the host; None if there is none for these positions and frequencies."""
     numbers = kernels.host_view(positions)
     if numbers is None:
         return None
@@ -288,10 +278,7 @@ def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel
 
 
 def _zero_with_derivative(positions: Array, frequencies: exact_phases.Frequencies, dtype: object) -> Any:
-    """Zeros with the derivatives of ``positions * frequencies``, of every order.
-
-    Exact phases are integers and have no derivatives. `_tables` therefore adds these zeros to the angles.
-    """
+    """Zeros with all derivatives of ``positions * frequencies``, because exact phases are integers and have none."""
     changes = []
     for columns, row in frequencies.terms(positions):
         constant = libraries.astype(libraries.without_gradient(columns), dtype)

@@ -21,11 +21,9 @@ _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIs
 def rotate_all(
     xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: object, inplace: bool = False
 ) -> list[Any]:
-    """Rotate with a kernel, or with the reference if tensors are not plain memory.
-
-    `angles` are whatever the kernel accepts: the same number of tensors for each array, without derivatives. If
-    `reference.tables_of` does not accept them, the kernel has its own function `tables_of(xs, angles)`.
-    """
+    """Rotate with a kernel, or with the reference if tensors are not plain memory."""
+    # Each array has equally many angles, without derivatives. If `reference.tables_of` does not accept them, the kernel
+    # has its own `tables_of(xs, angles)`.
     if not _are_constant(angles):
         return _rotate_by_reference(xs, angles, rotation, kernel, inplace)
     if _need_no_derivative(xs):
@@ -86,10 +84,7 @@ class Differentiable(NamedTuple):
 
 
 def prepare(xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: object, inplace: bool = False) -> Any:
-    """The program of a kernel that does what `rotate_all` does.
-
-    None if `rotate_all` does more than call the kernel and compute derivatives, or if arrays have different angles.
-    """
+    """The program of a kernel; None if `rotate_all` does more than that and derivatives, or if angles differ."""
     program = kernel.prepare(xs, angles, rotation, inplace) if _are_constant(angles) else None
     if program is None or _need_no_derivative(xs):
         return InPlace(program) if inplace and program is not None else program
@@ -102,14 +97,12 @@ def prepare(xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: obj
 
 
 def _are_constant(angles: Angles) -> bool:
-    """Whether angles are plain memory without derivatives."""
     # A compiler is active here only if it traces the autograd engine.
     constant = not torch.compiler.is_compiling() and not _is_intercepted()
     return constant and all([_is_plain(tensor) for tensor in {tensor for group in angles for tensor in group}])
 
 
 def _need_no_derivative(xs: Sequence[Array]) -> bool:
-    """Whether tensors are plain memory, and their rotation needs no derivative."""
     return all([_is_memory(x) and not _has_derivative(x) for x in xs])
 
 
@@ -130,11 +123,9 @@ class WithFallback(NamedTuple):
     on_failure: Callable[[Any, LaunchError], None]
 
     def rotate_all(self, xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
-        """Rotate all arrays in one call, or one by one if dtypes differ and results overwrite the arrays.
-
-        There is one launch for each dtype. If the second launch fails, the fallback must not rotate the arrays of the
-        first again.
-        """
+        """Rotate all arrays in one call, or one by one if dtypes differ and results overwrite the arrays."""
+        # There is one launch for each dtype. If the second launch fails, the fallback must not rotate the arrays of the
+        # first again.
         if inplace and len(xs) > 1 and len({x.dtype for x in xs}) > 1:
             return [self.rotate_all([x], [group], rotation, inplace)[0] for x, group in zip(xs, angles)]
         try:
@@ -144,7 +135,6 @@ class WithFallback(NamedTuple):
         return _rotate_by_reference(xs, angles, rotation, self.kernel, inplace)
 
     def prepare(self, xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False) -> Any:
-        """The program of the kernel itself, without the fallback."""
         return self.kernel.prepare(xs, angles, rotation, inplace)
 
     def tables_of(self, xs: Sequence[Array], angles: Angles) -> Tables:
@@ -189,10 +179,7 @@ class _Rotation(torch.autograd.Function):
 
 
 class _PlannedRotation(torch.autograd.Function):
-    """The rotation of a `Differentiable` program.
-
-    Without transforms and forward-mode derivatives, it needs no `setup_context`, which makes each call slower.
-    """
+    """The rotation of a `Differentiable` program. It needs no `setup_context`, which makes each call slower."""
 
     @staticmethod
     def forward(ctx: object, program: Differentiable, angles: Angles, *xs: Any) -> Any:
@@ -206,7 +193,6 @@ class _PlannedRotation(torch.autograd.Function):
 
 
 def _grouped(tensors: Sequence[Array], count: int) -> Angles:
-    """The tensors in `count` groups of equal length, one for each array."""
     length = len(tensors) // count
     return [tuple(tensors[start : start + length]) for start in range(0, len(tensors), length)]
 
@@ -217,7 +203,6 @@ def is_constant(x: Array) -> bool:
 
 
 def _is_transforming() -> bool:
-    """Whether a `torch.func` transform is active."""
     return _functorch.get_dynamic_layer_stack_depth() > 0
 
 
@@ -227,7 +212,6 @@ def runs_eagerly(x: Array) -> bool:
 
 
 def _is_intercepted() -> bool:
-    """Whether a dispatch mode receives operations before they run."""
     mode = _python_dispatch._get_current_dispatch_mode()
     return mode is not None or torch._ops._len_torch_dispatch_stack_pre_dispatch() != 0
 
@@ -258,5 +242,4 @@ def _has_derivative(x: Array) -> bool:
 
 
 def _is_dual(x: Array) -> bool:
-    """Whether a tensor carries a forward-mode derivative."""
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None

@@ -1,9 +1,7 @@
-"""CUDA: one launch of a Triton kernel rotates several arrays. Graphs call the kernel through two operators.
+"""CUDA: one launch of a Triton kernel rotates several arrays. Angles come from tables, their rows, or positions alone.
 
-Angles come from full tables, from the rows of a table that positions select, or from positions alone. From positions,
-the kernel itself computes the exact phases of `rope_xp.arrays.exact_phases`. `torch.compile` and `torch.export` put the
-operators `torch.ops.rope_xp.rotate` and `torch.ops.rope_xp.rotate_` into their graphs. Operators accept only full
-tables, because compilers fuse the operations that make tables. Importing this module registers the operators.
+`torch.compile` and `torch.export` put the operators `torch.ops.rope_xp.rotate` and `rotate_` into their graphs. They
+accept only full tables, because compilers fuse the operations that make tables. Importing this module registers them.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
@@ -55,11 +53,7 @@ COSINE = {0: (), **{bits: (terms[1] + 1.25, *terms[2:]) for bits, terms in exact
 def rotate_all(
     xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False, scale: float = 1.0
 ) -> list[torch.Tensor]:
-    """The same as `reference.rotate_all`, in one launch for each dtype. A new array has the memory order of its input.
-
-    Angles are full tables, rows of tables that positions select (a position without a row gives NaN), or the
-    frequencies and positions of `ByPositions`.
-    """
+    """`reference.rotate_all`, in one launch for each dtype. A new array has the memory order of its input."""
     if not _have_equal_strides(angles):
         angles = [(sin.contiguous(), cos.contiguous(), *others) for sin, cos, *others in angles]
     return _program(_infos(xs), tuple(map(_infos, angles)), rotation, inplace, scale, HEADS, PROGRAMS).run(xs, angles)
@@ -68,11 +62,9 @@ def rotate_all(
 def prepare(
     xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False, scale: float = 1.0
 ) -> "Program | None":
-    """A program that does what `rotate_all` does, for arrays with the dtypes, shapes and strides of these.
-
-    None if sines and cosines have different strides, or if results overwrite arrays of several dtypes: a failure of the
-    second launch would leave the arrays of the first rotated.
-    """
+    """A program that does what `rotate_all` does, for arrays with the dtypes, shapes and strides of these."""
+    # None if sines and cosines have different strides, and for results that overwrite arrays of several dtypes: if the
+    # second launch failed, the arrays of the first would be rotated already.
     if not _have_equal_strides(angles) or (inplace and len({x.dtype for x in xs}) > 1):
         return None
     return _program(_infos(xs), tuple(map(_infos, angles)), rotation, inplace, scale, HEADS, PROGRAMS)
@@ -113,10 +105,7 @@ class _Launch(NamedTuple):
 
 
 class ByPositions(NamedTuple):
-    """The kernel that computes tables itself: exact angles from integer positions, and sines and cosines times `scale`.
-
-    Its `angles` are positions alone. They broadcast against all axes of their array except the last.
-    """
+    """Exact angles from integer positions, which broadcast against all axes but the last; tables times `scale`."""
 
     frequencies: exact_phases.Frequencies
     scale: float
@@ -135,7 +124,6 @@ class ByPositions(NamedTuple):
         return None if program is None else ProgramByPositions(program, words)
 
     def tables_of(self, xs: Sequence[torch.Tensor], angles: Angles) -> Tables:
-        """The tables that the kernel computes, in torch operations."""
         tables = []
         for x, (positions,) in zip(xs, angles):
             dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -172,11 +160,8 @@ _TESTS = (
 
 
 def self_test(x: torch.Tensor) -> bool:
-    """Compare the kernel with the reference on small arrays of the dtype and device of `x`, and raise if they differ.
-
-    This reads values from the device, but no values of the user. The result is False if no test is possible now: if
-    operations are intercepted, or while a CUDA graph is captured, because the graph would record the test.
-    """
+    """Compare the kernel with the reference on small arrays like `x`; raise if they differ. False if it cannot test."""
+    # This reads no values of the user. A CUDA graph would record the test, and modes could intercept it.
     if not autograd.runs_eagerly(x) or _functorch.get_dynamic_layer_stack_depth() or _is_captured(x):
         return False
     with torch.inference_mode(False), torch.no_grad():
@@ -207,7 +192,6 @@ def _sources(xs: Sequence[torch.Tensor]) -> tuple[ByPositions, dict[str, Angles]
 
 
 def _is_captured(x: torch.Tensor) -> bool:
-    """Whether a CUDA graph records what is launched for `x`."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
@@ -215,12 +199,10 @@ _words_of: WeakKeyDictionary[exact_phases.Frequencies, dict[torch.device, torch.
 
 
 def _frequency_words(frequencies: exact_phases.Frequencies, device: torch.device) -> torch.Tensor:
-    """Frequencies in revolutions per position: 64 fractional bits and the next 32, as int64 "2 pairs".
-
-    The tensor is kept as long as `frequencies`, because a copy from the host waits for the device, and a CUDA graph
-    cannot capture it. A captured graph holds only the address of the tensor, so the owner of the graph must also hold
-    `frequencies`. The tensor is never written. If the first call is captured, CUDA raises, and nothing is kept.
-    """
+    """Frequencies in revolutions per position: 64 fractional bits and the next 32, as int64 "2 pairs"."""
+    # The tensor is kept as long as `frequencies`: a copy from the host waits for the device, and a CUDA graph cannot
+    # capture it. A graph holds only the address of the tensor, so the owner of the graph must also hold `frequencies`.
+    # If the first call is captured, CUDA raises, and nothing is kept.
     words_on = _words_of.setdefault(frequencies, {})
     if device not in words_on:
         words = frequencies.rows[0].revolutions(64, like=torch.empty(0, device="cpu"))
@@ -311,10 +293,7 @@ def _program(
     most_heads: int,
     many_programs: int,
 ) -> Program:
-    """The program for such arrays and angles. A Triton program rotates at most `most_heads` heads.
-
-    If there are fewer than `many_programs` Triton programs, each rotates fewer heads.
-    """
+    """The program. Each of Triton's has at most `most_heads` heads, fewer if there are not `many_programs`."""
     arrays = [(index, *each) for index, each in enumerate(zip(xs, angles, strict=True)) if 0 not in each[0].shape]
     launches = []
     for dtype in dict.fromkeys([x.dtype for _, x, _ in arrays]):
@@ -370,7 +349,6 @@ def _launch(
 
 
 def _strides_of_new(x: TensorInfo) -> Axes:
-    """The strides of `torch.empty_like` of a tensor."""
     return torch.empty_like(torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")).stride()
 
 
@@ -392,10 +370,8 @@ def _geometry(
     most_heads: int,
     many_programs: int,
 ) -> tuple[int, tuple[Any, ...], tuple[int, int, int]]:
-    """The number of programs for an array, the fields of its `Task` after `programs`, and the units of its strides.
-
-    The longest axis along which angles are constant is called heads. All other axes together are the rows.
-    """
+    """The number of programs for an array, the fields of its `Task` after `programs`, and the units of its strides."""
+    # The longest axis along which angles are constant is called heads. All other axes together are the rows.
     sizes, (_, shape, angle_strides), table_rows, table_row = x.shape, table, 0, 0
     if positions:
         (_, shape, angle_strides), table_rows, table_row = positions[0], table.shape[0], table.strides[0]

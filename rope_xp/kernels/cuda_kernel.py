@@ -1,8 +1,6 @@
 # type: ignore - Triton's language looks like Python, but has types of its own
-"""The Triton kernel of `rope_xp.kernels.cuda`: its arguments, and the code of one program.
-
-Parameters in capitals are compile-time constants. Offsets have 64 bits, because large tensors need them.
-"""
+"""The Triton kernel of `rope_xp.kernels.cuda`. Parameters in capitals are compile-time constants."""
+# Offsets have 64 bits, because large tensors need them.
 
 from typing import Any, NamedTuple
 
@@ -11,12 +9,11 @@ import triton.language as tl
 
 
 class Task(NamedTuple):
-    """One array, its angles, its sizes, and its strides in elements.
+    """One array, its angles, its sizes, and its strides in elements."""
 
-    Triton compiles a variant for integers that are 1, one for multiples of 16, and one for all others. Column strides
-    need these variants. All other numbers are `packed`, so that they do not cause more compilations. All other strides
-    are first divided by a constant, their UNIT: the compiler must know a divisor of strides to make wide accesses.
-    """
+    # Triton compiles a variant for integers that are 1, one for multiples of 16, and one for all others. Column strides
+    # need these variants. All other numbers are `packed`, so that they cause no more compilations. All other strides
+    # are first divided by a constant, their UNIT: the compiler must know a divisor of strides to make wide accesses.
 
     x: Any
     out: Any
@@ -67,7 +64,6 @@ def rotate(
     PADDED: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Rotate ROWS rows of one array, for some of its heads."""
     program = tl.program_id(0)
     for index in tl.static_range(len(tasks)):
         task = tasks[index]
@@ -129,7 +125,6 @@ def rotate(
 
 @triton.jit
 def _columns(table, step, exists, other, PAIRS: tl.constexpr, PADDED: tl.constexpr):
-    """Rows of a table, "rows pairs"."""
     column = tl.arange(0, PADDED)[None, :]
     return tl.load(table + column.to(tl.int64) * step, mask=exists & (column < PAIRS), other=other)
 
@@ -145,7 +140,6 @@ def _read(
     PAIRS: tl.constexpr,
     PADDED: tl.constexpr,
 ):
-    """The first and the second channels of all pairs, "rows pairs"."""
     if READ == "interleaved":  # both in one load: wide accesses need adjacent channels
         channel = tl.arange(0, 2 * PADDED)[None, :]
         both = tl.load(x + (FIRST + channel).to(tl.int64) * step, mask=row_exists & (channel < 2 * PAIRS), other=0.0)
@@ -185,7 +179,6 @@ def _write(
 
 @triton.jit
 def _first_channel(pair, FIRST: tl.constexpr, BLOCKS: tl.constexpr, PAIRS: tl.constexpr):
-    """The first channel of a pair in the layout "half" within blocks."""
     if BLOCKS > 1:
         pair += pair // (PAIRS // BLOCKS) * (PAIRS // BLOCKS)
     return FIRST + pair
@@ -193,7 +186,6 @@ def _first_channel(pair, FIRST: tl.constexpr, BLOCKS: tl.constexpr, PAIRS: tl.co
 
 @triton.jit
 def _copy(x, out, x_step, out_step, row_exists, BEGIN: tl.constexpr, END: tl.constexpr, PADDED: tl.constexpr):
-    """Copy the channels from BEGIN to END."""
     for begin in range(BEGIN, END, PADDED):
         channel = begin + tl.arange(0, PADDED)[None, :]
         exists = row_exists & (channel < END)

@@ -18,7 +18,6 @@ _told: dict[str, object] = {}
 
 
 def is_first(subject: str) -> bool:
-    """Whether this is the first call with a subject in the process, in whichever thread."""
     first = object()
     return _told.setdefault(subject, first) is first
 

@@ -53,11 +53,9 @@ def fetch_and_add(context: object, counter: object) -> Any:
 
 
 def source_stamp(*modules: Any) -> int:
-    """A number that changes with the source of these modules and of this one.
-
-    Numba's cache on disk compares the file of an entry alone, and the variables that the entry encloses. An entry that
-    encloses this number is compiled again if functions that it calls have changed.
-    """
+    """A number that changes with the source of these modules and of this one."""
+    # Numba's cache on disk compares the file of an entry alone, and the variables that it encloses. An entry that
+    # encloses this number is compiled again if functions that it calls have changed.
     files = [Path(file) for file in (__file__, *[module.__file__ for module in modules])]
     return crc32(b"".join([file.read_bytes() for file in files if file.is_file()]))  # no file inside an archive
 
@@ -66,10 +64,7 @@ PATIENCE = 1.0  # seconds that compiling may take before a line says so
 
 
 def compiled_entry(entry: object, name: str) -> Any:
-    """The C function of `entry`: it takes the address of a job and returns an int. Cached on disk if possible.
-
-    If compiling takes longer than `PATIENCE`, a line on stderr says what is compiled. Loading never says a line.
-    """
+    """The C function of `entry`, from the address of a job to an int. stderr says if compiling exceeds `PATIENCE`."""
     progress = Timer(PATIENCE, _print_once, [f"rope_xp: compiling {name}, once; numba then keeps it on disk"])
     progress.daemon = True
 
@@ -103,5 +98,4 @@ def _compiled(entry: Any, pipeline: Any) -> Any:
 
 
 def numba_threads() -> int:
-    """The number of threads that numba is set to use."""
     return _settings.NUMBA_NUM_THREADS

@@ -1,8 +1,7 @@
 """The rotation compiled by numba, for host memory: NumPy arrays, and torch tensors on the CPU.
 
-Each row is read once and written once, for any strides. Results equal the reference bit for bit, because no operation
-is fused or reordered. Numba caches the compiled kernels on disk. They run without the GIL and in several threads
-(`rope_xp.arrays.threads`).
+Each row is read once and written once, for any strides, without the GIL and in several threads. Results equal the
+reference bit for bit, because no operation is fused or reordered.
 """
 
 # Pyright does not know the types that functions have inside numba kernels.
@@ -85,18 +84,8 @@ class Program(NamedTuple):
 
 
 def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> Program | None:
-    """A program for arrays with the dtypes, shapes and strides of these; None if the angles need a conversion first.
-
-    Parameters
-    ----------
-    xs : sequence of arrays, "*axes dim"
-        All of NumPy, or all of torch on the CPU. Their dtypes may differ.
-    angles : sequence of tuples
-        For each array, tables of sine and cosine, or rows of tables and integer positions (see `Angles`).
-    rotation : Rotation
-    inplace : bool
-        Results overwrite the arrays.
-    """
+    """A program for arrays with the dtypes, shapes and strides of these; None if the angles need a conversion first."""
+    # Arrays belong to NumPy or to torch on the CPU. Each has tables, or rows of tables and positions (see `Angles`).
     ys = xs if inplace else [memory.empty_like(x) for x in xs]
     kinds = [libraries.dtype_name(x.dtype) for x in xs]
     if not all(_fits(kind, *group) for kind, group in zip(kinds, angles)):
@@ -126,7 +115,6 @@ def rotate_all(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace:
 
 
 def _program(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool) -> Program | None:
-    """The program of `prepare`, or the kept program of an earlier call."""
     arrays = [(x.dtype, x.shape, memory.strides(x)) for x in (*xs, *[each for group in angles for each in group])]
     key = (libraries.is_host(xs[0]), len(xs), rotation, inplace, *arrays)
     program = _programs.get(key)
@@ -137,7 +125,6 @@ def _program(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: b
 
 
 def _converted(kind: str, sin: Array, cos: Array, *positions: Any) -> tuple[Any, ...]:
-    """Angles that `prepare` accepts, with the same values."""
     tables = [memory.with_contiguous_rows(table) for table in (sin, cos)]
     return (*tables, *[libraries.astype(each, libraries.namespace(each).int64) for each in positions])
 
@@ -149,7 +136,6 @@ def self_test(x: Array) -> bool:
 
 
 def _fits(kind: str, sin: Array, cos: Array, *positions: Any) -> bool:
-    """Whether the kernel reads such angles: native numbers, tables with contiguous rows, integers of 32 or 64 bits."""
     return (
         all([memory.has_contiguous_rows(table) for table in (sin, cos)])
         and all([memory.is_native(each) for each in (sin, cos, *positions)])
@@ -159,15 +145,12 @@ def _fits(kind: str, sin: Array, cos: Array, *positions: Any) -> bool:
 
 
 def _wide(kind: str) -> str:
-    """The dtype of tables for arrays of a dtype."""
     return "float64" if kind == "float64" else "float32"
 
 
 def _record(kind: str, x: Array, y: Array, angles: tuple[Any, ...], rotation: Rotation, place: int) -> list[int]:
-    """The words of a job about one array. `place` is where its addresses begin: of x, y, sin, cos and positions.
-
-    Shapes are checked here, because with wrong shapes a kernel would read or write the memory of others.
-    """
+    """The words of a job about one array. `place` is where its addresses begin: of x, y, sin, cos and positions."""
+    # Shapes are checked here, because with wrong shapes a kernel would read or write the memory of others.
     sin, cos, *positions = angles
     *leading, dim = x.shape
     width, given = sin.shape[-1], (positions[0].shape if positions else sin.shape[:-1])
@@ -207,10 +190,7 @@ def _record(kind: str, x: Array, y: Array, angles: tuple[Any, ...], rotation: Ro
 
 
 def _axes(shape: Sequence[int], given: Sequence[int], steps: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """For each axis of rows: its size, and its strides in x, y, sin, cos and positions. Strides of x decrease.
-
-    Axes that follow each other in all memory are one.
-    """
+    """The size of each axis of rows, and its strides in x (decreasing), y, sin, cos and positions."""
     axes: list[tuple[int, ...]] = []
     for axis in sorted(range(len(shape)), key=lambda axis: -abs(steps[0][axis])):
         if shape[axis] == 1:
@@ -224,7 +204,6 @@ def _axes(shape: Sequence[int], given: Sequence[int], steps: Sequence[Sequence[i
 
 
 def _launch(kind: str, records: list[list[int]], place: int, inplace: bool) -> _Launch:
-    """The call that rotates the arrays of these records. The records begin at a place in the job."""
     parts = sum(record[_PARTS] for record in records)
     size = sum(record[_ROWS] * record[_DIM] for record in records) * BYTES[kind]
     width = max(record[_WIDTH] for record in records)
@@ -278,7 +257,6 @@ def _rotate_run(tag, reads, writes, x, x_step, x_row, y, y_step, y_row, sin, sin
 
 @numba.njit(error_model="numpy")
 def _rotate_rows(tag, job, record, start, stop, nans, scratch):
-    """Rotate the rows from `start` to `stop`, counted in the order of the axes of the record."""
     place, integer, size, wide = job[record + _PLACE], job[record + _INTEGER], size_of(tag), 64 // lanes_of(tag)
     x_step, y_step, blocks, width = (
         job[record + _X_STEP],
@@ -338,11 +316,9 @@ _INT32, _INT64 = np.int32(0), np.int64(0)  # these tell `pointer_to` the dtype
 
 @cache
 def _entry(kind: str) -> Any:
-    """The C function that rotates arrays of one dtype, given the address of a job. Cached on disk if possible."""
     tag, stamp = TAGS[kind], source_stamp(numba_pairs)
 
     def rotate(address):
-        """Rotate parts until none is left, and return how many. Several threads may call this at the same time."""
         _ = stamp  # the cache of numba compares what a function encloses
         job = pointer_to(address, _INT64)
         parts, nans = job[_ALL_PARTS], address + 8 * job[_NANS]

@@ -1,7 +1,7 @@
 """What numba compiles for pairs of channels: reading, converting, rotating, rounding and writing them.
 
-Pairs of contiguous channels are rotated as vectors. The vector instructions are written out here. A compiler uses them
-by itself only in loops over memory that cannot overlap, but the result may overwrite its input.
+Vector instructions are written out here. A compiler uses them by itself only in loops over memory that cannot overlap,
+but the result may overwrite its input.
 """
 
 # pyright: reportMissingImports=false, reportCallIssue=false
@@ -29,8 +29,6 @@ TAGS: Values = {
 
 @intrinsic
 def read(context: object, tag: object, address: object) -> Any:
-    """The integer at an address, in the dtype of the tag."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _load(builder, arguments[1], context.get_value_type(tag))
 
@@ -54,13 +52,11 @@ def copy(context: object, source: object, target: object, size: object) -> Any:
 
 @intrinsic
 def size_of(context: Any, tag: Any) -> Any:
-    """The size of a number in memory, in bytes."""
     return types.intp(tag), lambda context, builder, *_: context.get_constant(types.intp, tag.bitwidth // 8)
 
 
 @intrinsic
 def lanes_of(context: Any, tag: Any) -> Any:
-    """The number of pairs that `rotate_pairs` rotates at once."""
     return types.intp(tag), lambda context, builder, *_: context.get_constant(types.intp, _lanes(tag))
 
 
@@ -69,12 +65,9 @@ def rotate_pairs(
     context: Any, tag: Any, lanes: Any, reads: Any, writes: Any, x: Array, x_partner: Any, y: Array, y_partner: Any,
     sin: Array, cos: Array, sign: Any,
 ) -> Any:  # fmt: skip
-    """Rotate one pair, or a vector of adjacent pairs. All are read before the first is written, so that y may be x.
-
-    `lanes` is the number of pairs or, for the longest vector, 0. If `reads` or `writes`, all first channels of the
-    vector lie at an address, and all second ones in the distance of the partner. Else, first and second channels
-    alternate.
-    """
+    """Rotate one pair, or a vector of adjacent pairs. All are read before the first is written, so that y may be x."""
+    # `lanes` is the number of pairs or, for the longest vector, 0. With `reads` or `writes`, second channels lie in the
+    # distance of the partner; else, first and second channels alternate.
     count = lanes.literal_value or _lanes(tag)
     wide = _IN_MEMORY[_arithmetic(tag)]
 
@@ -141,7 +134,6 @@ def _read(builder: Any, number: Any, count: int, address: Any, partner: Any) -> 
 
 
 def _write(builder: Any, tag: Any, pair: list[Any], address: Any, partner: Any) -> None:
-    """The inverse of `_read`."""
     count = pair[0].type.count
     if partner is not None:
         for each, its in zip(pair, (address, partner)):
@@ -195,5 +187,4 @@ def _round_bits(builder: Any, numbers: Any, is_nan: Any) -> Any:
 
 
 def _all(words: Any, number: int) -> Any:
-    """A vector of equal numbers."""
     return ir.Constant(words, [number] * words.count)

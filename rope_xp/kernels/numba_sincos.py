@@ -1,7 +1,6 @@
 """Tables compiled by numba, for positions in host memory: NumPy arrays, and torch tensors on the CPU.
 
-Each number of a table is computed in one pass, from the same integers as in `arrays/exact_phases.py` and by the same
-operations in the same order. So the results equal `exact_phases.sin_cos` bit for bit.
+The operations are those of `arrays/exact_phases.py` in the same order, so results equal `sin_cos` there bit for bit.
 """
 
 # Pyright does not know the types that functions have inside numba kernels.
@@ -40,7 +39,6 @@ class Program(NamedTuple):
     numbers: array  # of a job, after its addresses
 
     def run(self, positions: Any, like: Any = None) -> tuple[Any, Any]:
-        """New tables, sine and cosine, "*batch seq pairs", float32. The positions must have that dtype and shape."""
         positions = self.functions.contiguous(positions)
         sin, cos = self.functions.empty_float32(self.shape), self.functions.empty_float32(self.shape)
         if self.parts:
@@ -51,22 +49,9 @@ class Program(NamedTuple):
 
 
 def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float = 1.0) -> Program | None:
-    """The program for positions like these. Only their dtype and shape are read.
-
-    Parameters
-    ----------
-    positions : array, "*batch seq" or "axes *batch seq"
-        Of NumPy, or of torch on the CPU.
-    frequencies : Frequencies
-    scale : float
-        Sines and cosines are multiplied by this factor, rounded to float32.
-
-    Returns
-    -------
-    Program or None
-        None unless positions are int32 or int64 in native byte order, frequencies are floats, each pair follows one
-        position axis, and all heads have the same frequencies.
-    """
+    """The program for positions of this dtype and shape, whose sines and cosines are multiplied by float32(scale)."""
+    # None unless positions are int32 or int64 in native byte order, frequencies are floats, each pair follows one
+    # position axis, and all heads have the same frequencies.
     kind, shape = libraries.dtype_name(positions.dtype), tuple(positions.shape)
     if kind not in ("int32", "int64") or not memory.is_native(positions):
         return None
@@ -79,7 +64,6 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
 
 
 def self_test(positions: Array) -> bool:
-    """Compile the function that makes tables, or load it from disk; raise if neither is possible."""
     _entry()
     return True
 
@@ -88,7 +72,6 @@ def self_test(positions: Array) -> bool:
 def _job(
     frequencies: exact_phases.Frequencies, kind: str, shape: tuple[int, ...], scale: float
 ) -> tuple[tuple[int, ...], int, Any, array]:
-    """The fields of a program after its functions."""
     words, rows, pairs = _words(frequencies), prod(shape), frequencies.pairs
     axes = frequencies.axes if frequencies.axis_of_pair else 1
     parts = min(rows, 1 + 8 * rows * pairs // BYTES_PER_PART)
@@ -99,11 +82,7 @@ def _job(
 
 @lru_cache(maxsize=64)
 def _words(frequencies: exact_phases.Frequencies) -> Any:
-    """Three rows of integers, with one number for each pair.
-
-    The rows are the first 64 bits of the fraction of its frequency, the next 32 bits, and the number of its position
-    axis. Programs with the same frequencies share these rows.
-    """
+    """For each pair: the first 64 bits of the fraction of its frequency, the next 32, and its axis. They are shared."""
     _, high, _, low = frequencies.rows[0].words(64)
     return np.array([high, low, frequencies.axis_of_pair or [0] * frequencies.pairs], dtype=np.int64)
 
@@ -136,10 +115,8 @@ def _phase(position, high, low):
 
 @numba.njit(error_model="numpy")
 def _make_rows(job, start, stop):
-    """The rows of tables from `start` to `stop`.
-
-    The phases of a row are stored first, because two loops compile to better vector instructions than one.
-    """
+    """The rows of tables from `start` to `stop`."""
+    # The phases of a row are stored first, because two loops compile to better vector instructions than one.
     rows, pairs, is_wide, axes = job[6], job[7], job[8], job[9]
     narrow = numba.carray(pointer_to(job[1], _INT32), (axes, rows))
     wide = numba.carray(pointer_to(job[1], _INT64), (axes, rows))
@@ -166,11 +143,9 @@ def _make_rows(job, start, stop):
 
 @cache
 def _entry() -> Any:
-    """The C function that makes tables, given the address of a job. Cached on disk if possible."""
     stamp = source_stamp()
 
     def make_tables(address):
-        """Take parts until none is left, and return how many. Several threads may call this at the same time."""
         _ = stamp  # the cache of numba compares what a function encloses
         job = numba.carray(pointer_to(address, _INT64), _WORDS_OF_JOB)
         parts, rows = job[5], job[6]

@@ -1,14 +1,9 @@
 """Rotations and tables by operations of NumPy and PyTorch, for machines without a compiled kernel.
 
-Interleaved pairs are complex numbers in memory, and one complex multiplication rotates them. Of other pairs, few
-numbers, such as those of a decoding step, are rotated at once. More are processed in blocks that fit into the cache of
-a core, and so are interleaved pairs of 16 bits.
-
-Float32 tables on the host are made from short float64 tables by the addition of angles. The absolute value of a
-position is written in base 256. For each place there is a table of the angles of all digits. It depends on the
-frequencies alone, so it is kept. The angle of a position is the sum of the angles of its digits. Sines and cosines are
-rounded to float32 once, at the end. A row does not depend on the other rows of the table: adding the angle of the
-digit 0 changes no bit, and no operation for tables is fused.
+Interleaved pairs are complex numbers in memory. Few numbers, as in a decoding step, are rotated at once; more, in
+blocks that fit into a core's cache. A position is written in base 256, and its angle is the sum of the angles of its
+digits, from float64 tables that are kept. A row does not depend on other rows: the digit 0 changes no bit, and no
+operation for tables is fused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,11 +37,9 @@ class RotationProgram(NamedTuple):
 
 
 class RowsProgram(NamedTuple):
-    """A rotation of few numbers in contiguous rows, by tables that all arrays share.
+    """A rotation of few numbers in contiguous rows, by tables that all arrays share, as complex numbers of NumPy."""
 
-    For few numbers, an operation of NumPy takes half the time of one of PyTorch, and a view of a tensor next to none.
-    Complex numbers need only one operation.
-    """
+    # For few numbers, an operation of NumPy takes half the time of one of PyTorch, and a view of a tensor next to none.
 
     rotation: Rotation
     inplace: bool
@@ -113,7 +106,6 @@ def prepare(
 
 
 def _prepare_rows(xs: Sequence[Any], sin: Any, rotation: Rotation, inplace: bool) -> RowsProgram:
-    """A program for arrays that are `_are_few_rows`."""
     shapes = [tuple(x.shape) for x in (sin, *xs)]
     if rotation.read == "half":
         joined = [_joined(shape, sin.shape) for shape in shapes]
@@ -130,7 +122,6 @@ def _joined(shape: Sequence[int], table_shape: Sequence[int]) -> tuple[int, ...]
 
 
 def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """The same as `reference.rotate_all`. A new array has the memory order of its input."""
     outs = [x if inplace else memory.touched(memory.empty_like(x)) for x in xs]
     are_complex = rotation.read == rotation.write == "interleaved"
     for x, (sin, cos), out in zip(xs, tables, outs):
@@ -171,7 +162,6 @@ def _are_few_rows(x: Array, sin: Array, rotation: Rotation) -> bool:
 
 
 def _channels(x: Array, layout: str) -> tuple[Any, Any]:
-    """Views of the first and of the second channels of all pairs."""
     if layout == "interleaved":
         return x[..., ::2], x[..., 1::2]
     width = x.shape[-1] // 2
@@ -215,10 +205,7 @@ def _rotate_parts(x: Any, tables: Sequence[Any], like: Any, out: Any, rotation: 
 
 
 def _rotate_part(numbers: Array, tables: Sequence[Any], rotated: Array, products: Array, rotation: Rotation) -> None:
-    """Rotate by one table of complex numbers, or by a table of cosines and a table of sines with their signs.
-
-    `products` is memory for the products with sines. `rotated` may be `numbers`.
-    """
+    """Rotate by complex numbers, or by cosines and signed sines. `products` is memory; `rotated` may be `numbers`."""
     xp = memory.operations(numbers)
     if len(tables) == 1:
         xp.multiply(memory.complex_view(numbers), tables[0], out=memory.complex_view(rotated))
@@ -241,15 +228,11 @@ def _rotate_part(numbers: Array, tables: Sequence[Any], rotated: Array, products
 
 
 def _join_pairs(first: Array, second: Array, rotation: Rotation) -> Any:
-    """A new array of both channels of all pairs, in the layout of the result."""
     return join_pairs(memory.operations(first), first, second, rotation.write)
 
 
 def _parts(shape: tuple[int, ...], table_shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slice, ...]]:
-    """Slices that cut an array of shape `(*shape, width)` into parts of at most `size` numbers, or of one row.
-
-    Parts with the same part of the tables follow each other.
-    """
+    """Slices of at most `size` numbers, or one row. Parts with the same part of the tables follow each other."""
     cuts: list[list[slice]] = []
     for length in reversed(shape):
         step = min(length, max(1, size // width))
@@ -262,7 +245,6 @@ def _parts(shape: tuple[int, ...], table_shape: tuple[int, ...], width: int, siz
 
 
 def _part_of_table(part: tuple[slice, ...], table: Array) -> tuple[slice, ...]:
-    """The same part of a table, whose axes may have size 1."""
     return tuple(slice(None) if size == 1 else each for size, each in zip(table.shape, part))
 
 
@@ -278,7 +260,6 @@ class Program(NamedTuple):
     scale: float
 
     def run(self, positions: Any, like: Any) -> tuple[Any, Any]:
-        """Sine and cosine, in the library of the positions."""
         is_host = isinstance(positions, np.ndarray)
         sin, cos = sin_cos(positions if is_host else positions.numpy(), self.frequencies)
         if self.scale != 1.0:
@@ -287,16 +268,12 @@ class Program(NamedTuple):
 
 
 def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> Program | None:
-    """The program for positions like these; None unless they are integers, and all pairs follow one position axis."""
     is_integer = libraries.dtype_name(positions.dtype) in ("int32", "int64") and memory.is_native(positions)
     return Program(frequencies, scale) if is_integer and frequencies.is_single_row else None
 
 
 def sin_cos(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:
-    """`exact_phases.sin_cos` in float32, "*batch seq pairs", of NumPy positions "*batch seq".
-
-    The frequencies are floats on one axis, in radians per position.
-    """
+    """`exact_phases.sin_cos` in float32, "*batch seq pairs", of NumPy positions "*batch seq" and floats on one axis."""
     tokens, fractions = integers_and_fractions(positions.reshape(-1))
     shape = (*positions.shape, frequencies.pairs)
     if len(tokens) == 1 and fractions is None:  # a decoding step
@@ -347,24 +324,20 @@ def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> Any:
 
 
 def _angles_of_one(number: int, inv_freq: tuple[float, ...], place: int = 0) -> Any:
-    """Sine and cosine of one unsigned number whose last digit is at this place, "2 pairs"."""
     angles = _digit_angles(inv_freq, place)[:, number & _LARGEST_DIGIT]
     highs = number >> _BITS
     return _added(_angles_of_one(highs, inv_freq, place + 1), angles) if highs else angles
 
 
 def _added(angles: Any, others: Any) -> tuple[Any, Any]:
-    """Sine and cosine of the sums of angles that are given by sine and cosine."""
     (sin, cos), (sin_of_other, cos_of_other) = angles, others
     return sin * cos_of_other + cos * sin_of_other, cos * cos_of_other - sin * sin_of_other
 
 
 @lru_cache(maxsize=32)  # 256 kB each for 64 pairs
 def _digit_angles(inv_freq: tuple[float, ...], place: int) -> Any:
-    """Sine and cosine of all digits at a place, "2 digits pairs".
-
-    The angles are computed for negative positions, because the last place of 64 bits has no positive ``2**63``.
-    """
+    """Sine and cosine of all digits at a place, "2 digits pairs"."""
+    # Of negative positions, because the last place of 64 bits has no positive ``2**63``.
     positions = -(np.arange(_LARGEST_DIGIT + 1, dtype=np.int64) << (_BITS * place))
     sin, cos = exact_phases.sin_cos(positions, exact_phases.Frequencies(inv_freq), np.float64)
     table = np.stack([0.0 - sin, cos])
@@ -373,10 +346,7 @@ def _digit_angles(inv_freq: tuple[float, ...], place: int) -> Any:
 
 
 def _numbers_and_indices(numbers: Any) -> tuple[Any, Any]:
-    """The numbers for which angles are computed, and the index of each given number among them.
-
-    They are the range from the smallest to the largest number, or the numbers themselves if that is shorter.
-    """
+    """The range of the given numbers, or these if they are fewer; and the index of each of them there."""
     if len(numbers) > 1:
         least, most = int(numbers.min()), int(numbers.max())
         if most - least < len(numbers):

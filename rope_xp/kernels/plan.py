@@ -1,8 +1,7 @@
-"""What a call of a `RotaryEmbedding` decides before it computes.
+"""What a call of a `RotaryEmbedding` decides before it computes: a plan, which follows from the call's signature alone.
 
-A plan follows from the signature of a call alone: libraries, dtypes, shapes, strides, devices, axes and the kernel. No
-function that makes a plan reads the values of an array. So a call makes all checks of its signature first, in one
-function, and calls with one signature share one plan (`rope_xp.arrays.signature`).
+No function that makes a plan reads the values of an array, so calls with one signature share one plan
+(`rope_xp.arrays.signature`).
 """
 
 from collections.abc import Callable, Sequence
@@ -32,19 +31,11 @@ _PLANS = Plans()
 
 
 class CallPlan(NamedTuple):
-    """What a call will do.
+    """What a call will do. `source` says where angles come from."""
 
-    `source` says where angles come from:
-
-    - "tables": given tables;
-    - "rows": the rows of given tables that positions select;
-    - "positions": a kernel computes angles from positions;
-    - "computed": tables are computed from positions;
-    - "change": tables are computed from a change of positions or of frequencies, for arrays that are rotated already.
-
-    A plan has programs. `program.run(positions, like)` of `tables` computes tables from positions.
-    `rotate.run(arrays, angles)` rotates arrays by their angles, which need not be aligned.
-    """
+    # "tables": given tables; "rows": rows of given tables that positions select; "positions": a kernel computes angles;
+    # "computed": tables from positions; "change": tables from a change of positions or frequencies, of rotated arrays.
+    # Angles of `rotate.run` need not be aligned.
 
     rotation: Rotation
     source: Literal["tables", "rows", "positions", "computed", "change"]
@@ -85,7 +76,6 @@ def plan_rotation(
     transpose: bool,
     inplace: bool = False,
 ) -> CallPlan:
-    """The plan of a rotation by tables or, with positions, by the rows that positions select."""
     inverse, transpose = checks.boolean("inverse", inverse), checks.boolean("transpose", transpose)
     if inverse and transpose:
         raise wrong_value("only one of inverse and transpose must be true; got both")
@@ -101,7 +91,6 @@ def plan_rotation(
 def plan_shift(
     rope: Embedding, arrays: Sequence[Array], sincos: object, delta: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
-    """The plan of a rotation of keys by a change of positions. `delta` is None for an int, and `sincos` is empty."""
     (k,) = arrays
     _check_arrays(rope, arrays, name="k")
     leading, shape = (1, (rope.axes,)) if rope.axes > 1 else (0, ())
@@ -116,7 +105,6 @@ def plan_shift(
 def plan_rerotation(
     rope: Embedding, arrays: Sequence[Array], sincos: object, positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
-    """The plan of a rotation of keys at these positions by a change of frequencies. `sincos` is empty."""
     _check_arrays(rope, arrays, name="k")
     leading, shape = _shape_of_positions("positions", positions, rope.axes, arrays[0])
     return _plan_change("positions", rope, shape, leading, arrays, seq_dim, heads_dim)
@@ -132,13 +120,9 @@ def execute(
     *options: Any,
     plans: Plans = _PLANS,
 ) -> list[Any]:
-    """The one way of every rotation: signature, plan, angles, program, run.
-
-    ``make(rope, arrays, tables, positions, *options)`` checks all arguments and returns a plan.
-    ``angles_of(plan, rope, arrays, tables, positions)`` computes the angles of this call. The program is prepared from
-    the angles of the first call with a signature, and kept with the plan. A call without a signature makes its program,
-    runs it once, and drops it.
-    """
+    """The one way of every rotation: signature, plan, angles, program, run."""
+    # The program is prepared from the angles of the first call with a signature, and kept with the plan. A call without
+    # a signature makes its program, runs it once, and drops it.
     signature = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
     plan = None if signature is None else plans.get(signature)
     if plan is None:
@@ -162,7 +146,6 @@ def execute(
 
 
 def angles_of_call(plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tables: Any, positions: Array) -> Angles:
-    """The angles for each array, in its library: tables, rows of tables and positions, or positions alone."""
     if plan.source == "tables" or plan.source == "rows":
         if plan.divides:
             tables = rope._scale.inverted(*tables)
@@ -205,7 +188,6 @@ def angles_of_shift(
 def angles_of_rerotation(
     to: Any, plan: CallPlan, rope: Any, arrays: tuple[Any, ...], tables: Any, positions: Any
 ) -> Angles:
-    """The angles of a change of frequencies, to those of another embedding."""
     (k,) = arrays
     positions = checks.convert_positions("positions", positions, k)
     # Both pairs of tables have exact phases, so that the sine and the cosine of their difference do too.
@@ -215,7 +197,6 @@ def angles_of_rerotation(
 
 
 def _rows(plan: CallPlan, arrays: tuple[Any, ...], tables: Any, positions: Array) -> Angles:
-    """Tables and the positions that select their rows, for each array."""
     if plan.are_ready:
         return [(*tables, positions)] * len(arrays)
     positions = checks.convert_positions("positions", positions, arrays[0])
@@ -237,7 +218,6 @@ def _table_programs(
 
 
 def _require_disjoint(plan: CallPlan, arrays: Sequence[Array], given: tuple[Any, ...]) -> None:
-    """Check that no array that is overwritten shares memory with another argument."""
     if plan.extents is None or not plan.extents.are_apart((*arrays, *given)):
         kernels.require_disjoint(arrays, [given])
 
@@ -279,7 +259,6 @@ def _plan_tables(
 def _plan_rows(
     rope: Embedding, arrays: Sequence[Array], sincos: Any, positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
-    """The plan of a rotation by the rows of tables that positions select."""
     if rope.heads is not None or heads_dim is not None:
         raise wrong_value(
             f"positions must select rows of tables that all heads share; "
@@ -298,7 +277,6 @@ def _plan_rows(
 def _plan_positions(
     rope: Embedding, arrays: Sequence[Array], positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
-    """The plan of a rotation by positions or, without them, by 0, 1, 2, ..."""
     seq_axis = 0
     if positions is not None:
         leading, shape = _shape_of_positions("positions", positions, rope.axes, arrays[0])
@@ -329,7 +307,6 @@ def _plan_change(
     seq_dim: int,
     heads_dim: int | None,
 ) -> CallPlan:
-    """The plan of a rotation of keys that are rotated already. `shape` and `leading` are those of the argument."""
     alignments = _alignments_of_positions(name, rope, shape[leading:], arrays, seq_dim)
     alignments = _alignments_of_tables(rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
     # Rotated keys have the layout that the rotation wrote.
@@ -338,14 +315,12 @@ def _plan_change(
 
 
 def _shape_of_positions(name: str, positions: Array, axes: int, like: object) -> tuple[int, tuple[int, ...]]:
-    """Check positions. The number of their leading axes that are position axes (0 or 1), and their shape."""
     checks.position_dtype(name, positions)
     checks.convertible(name, positions, like)
     return leading_axes(name, positions, axes), positions.shape
 
 
 def _check_arrays(rope: Embedding, arrays: Sequence[Array], name: str = "x") -> None:
-    """Arrays must have `head_dim` channels, and belong to one library and device."""
     for x in arrays:
         checks.floating(name, x)
         if not x.ndim or x.shape[-1] != rope.head_dim:
@@ -376,7 +351,6 @@ def _alignments_of_tables(
     seq_dim: int,
     heads_dim: int | None,
 ) -> list[Alignment]:
-    """The alignments of tables. They are computed from positions that have this shape and these alignments."""
     _check_heads(rope, heads_dim)
     if rope.heads is None:
         return [Alignment((*each.shape, rope.pairs)) for each in alignments]
@@ -393,6 +367,5 @@ def _kernel_computes_angles(rope: Embedding, positions: Array, arrays: Sequence[
 def _plan(
     rope: Embedding, source: Any, alignments: list[Alignment], arrays: Sequence[Array], **others: Any
 ) -> CallPlan:
-    """A plan with the rotation of the embedding and the kernel for each array."""
     names = [kernels.choose(x, rope.kernel) for x in arrays]
     return CallPlan(rope._rotation, source, alignments, names, rope.kernel, **others)

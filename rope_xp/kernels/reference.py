@@ -23,12 +23,9 @@ Angles = Sequence[tuple[Any, ...]]
 
 
 class Rotation(NamedTuple):
-    """The rotation of pairs of channels.
+    """Which channels form pairs, from `first_channel` on in equal `blocks`; with `inverse`, by negated angles."""
 
-    `read` is the layout of pairs in the input and `write` that in the result: "half" or "interleaved". The rotated
-    channels start at `first_channel` and consist of `blocks` of equal size. Pairs are formed within a block; more than
-    one block requires the layout "half". With `inverse`, all angles are negated.
-    """
+    # `read` is the layout of the input and `write` that of the result. Several blocks require the layout "half".
 
     read: str
     write: str
@@ -37,14 +34,10 @@ class Rotation(NamedTuple):
     inverse: bool = False
 
     def inverted(self) -> "Rotation":
-        """The inverse rotation, which is also the transpose: it exchanges `read` and `write`."""
         return self._replace(read=self.write, write=self.read, inverse=not self.inverse)
 
     def by_block(self, x: Any, sin: Any, cos: Any, out: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
-        """Views of the channels of `x`, the columns of `sin` and `cos`, and the channels of `out`, for each block.
-
-        If `out` is not `x`, this also copies the channels that are not rotated.
-        """
+        """Views of `x`, `sin`, `cos` and `out` for each block. Channels that are not rotated are copied to `out`."""
         width = sin.shape[-1] // self.blocks
         ends = [self.first_channel + 2 * width * block for block in range(self.blocks + 1)]
         if out is not x:
@@ -57,10 +50,8 @@ class Rotation(NamedTuple):
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """Rotate the pairs of each array by the angles of its tables; with `inplace`, results overwrite the arrays.
-
-    Every kernel has a function of this name. The other kernels accept only arrays in one of their MEMORY_KINDS.
-    """
+    """Rotate the pairs of each array by the angles of its tables; with `inplace`, results overwrite the arrays."""
+    # Every kernel has a function of this name. The others accept only arrays in one of their MEMORY_KINDS.
     rotated = [rotate(x, sin, cos, rotation) for x, (sin, cos) in zip(xs, tables)]
     if inplace:
         for x, y in zip(xs, rotated):
@@ -69,21 +60,7 @@ def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: b
 
 
 def rotate(x: Array, sin: Array, cos: Array, rotation: Rotation) -> Any:
-    """Rotate the pairs of `x` by the angles of the tables.
-
-    Parameters
-    ----------
-    x : array, "*axes dim"
-        Floating point.
-    sin, cos : array, "*axes pairs"
-        Of the rank of `x`; axes before the last broadcast against those of `x`. float64 for float64 `x`, else float32.
-    rotation : Rotation
-
-    Returns
-    -------
-    array, "*axes dim"
-        The dtype of `x`.
-    """
+    """Rotate `x`, "*axes dim", by tables "*axes pairs" that broadcast: float64 for float64 `x`, else float32."""
     xp = libraries.namespace(x)
     if rotation.inverse:
         sin = -sin
@@ -118,7 +95,6 @@ def tables_of(angles: Angles) -> Tables:
 
 
 def _select_rows(table: Any, positions: Any) -> Any:
-    """The rows "*axes pairs" of a table "rows pairs" at positions "*axes"."""
     xp = libraries.namespace(table)
     known = (positions >= 0) & (positions < libraries.size_of(table, 0))
     rows = libraries.take_rows(table, xp.where(known, positions, xp.zeros_like(positions)))

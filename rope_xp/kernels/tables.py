@@ -1,7 +1,4 @@
-"""Given tables in the library, on the device and in the dtype that a rotation needs; and the factors of tables.
-
-Factors are the attention factor, and the position-dependent scales of `XPos`.
-"""
+"""Given tables in the library, device and dtype that a rotation needs; the factors of tables (attention, `XPos`)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,17 +11,13 @@ from rope_xp.types import Array
 
 
 class TableScale(NamedTuple):
-    """The factors of tables. `rates` are those of `XPos.rates`, and are empty without `xpos`.
-
-    `scale_of` creates it from checked arguments.
-    """
+    """The factors of tables. `rates` are those of `XPos.rates`, and are empty without `xpos`."""
 
     attention_factor: float
     xpos: XPos | None
     rates: tuple[float, ...]
 
     def at(self, positions: Array, sign: int, like: Any) -> Any:
-        """The scale of tables of a query (sign 1) or key (sign -1) at these positions; None if it is 1."""
         factor = None if self.attention_factor == 1.0 else self.attention_factor
         if self.xpos is None:
             return factor
@@ -74,7 +67,6 @@ def scale_of(
 
 
 def _resolve_attention_factor(attention_factor: object, scaling: Scaling | None) -> float:
-    """The attention factor. If `scaling` is given too, it must be that of `scaling`."""
     if attention_factor is None:
         return 1.0 if scaling is None else scaling.resolved_attention_factor
     attention_factor = checks.positive("attention_factor", attention_factor)
@@ -87,7 +79,6 @@ def _resolve_attention_factor(attention_factor: object, scaling: Scaling | None)
 
 
 def pair_of(sincos: Any) -> tuple[Any, Any]:
-    """Unpack a pair of tables into sine and cosine."""
     try:
         sin, cos = sincos
     except (TypeError, ValueError):
@@ -96,10 +87,7 @@ def pair_of(sincos: Any) -> tuple[Any, Any]:
 
 
 def check_tables(arrays: Sequence[Array], sincos: tuple[Any, Any], columns: int | None = None) -> bool:
-    """Whether tables can be used for all arrays as they are. Tables that cannot be converted raise an error.
-
-    With `columns`, tables must have that many columns.
-    """
+    """Whether tables fit all arrays as they are. Those that cannot be converted, or lack `columns`, are errors."""
     sin, cos = sincos
     xp, are_ready, last_dtype = libraries.namespace(arrays[0]), True, None
     for x in arrays:
@@ -130,13 +118,11 @@ def convert_tables(arrays: Sequence[Array], sincos: tuple[Any, Any], are_ready: 
 
 
 def _is_ready(table: Array, x: Array, dtype: object) -> bool:
-    """Whether a table can be used for `x` without conversion. `dtype` is that of the arithmetic."""
     same_kind = type(table) is type(x) and table.dtype == dtype and libraries.on_one_device(table, x)
     return same_kind and libraries.special_kind(table) is None
 
 
 def _check_table(name: str, table: Array, x: Array, in_float64: bool) -> None:
-    """A table must be an array that can be converted for `x`."""
     checks.floating(name, table, ("float32", "float64"))
     if in_float64 and libraries.dtype_name(table.dtype) != "float64":
         raise wrong_type(f"tables for float64 x must be float64; got {name} in float32")
@@ -144,7 +130,6 @@ def _check_table(name: str, table: Array, x: Array, in_float64: bool) -> None:
 
 
 def _check_columns(x: Array, sin: Array, cos: Array, columns: int | None) -> None:
-    """Sine and cosine must have the same shape, and a width that fits `x`."""
     if sin.shape != cos.shape:
         raise wrong_value(f"sin and cos must have the same shape; got {checks.shape(sin)} and {checks.shape(cos)}")
     width, widest = sin.shape[-1] if sin.ndim else 0, x.shape[-1] // 2
@@ -161,7 +146,6 @@ def _check_columns(x: Array, sin: Array, cos: Array, columns: int | None) -> Non
 
 
 def _convert_table(name: str, table: Any, x: Any, in_float64: bool) -> Any:
-    """A table in the library of `x` and the dtype of its arithmetic."""
     xp = libraries.namespace(x)
     if libraries.is_host(table):
         # NumPy converts the dtype, because the library of x may have no float64.

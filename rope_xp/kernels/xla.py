@@ -20,12 +20,10 @@ MEMORY_KINDS = ("jax",)
 
 
 class Program(NamedTuple):
-    """A rotation outside `jax.jit` of arrays by angles that are not aligned: their axes only lack those of size 1.
+    """A rotation outside `jax.jit` by angles that only lack axes of size 1. `alignments` are those of each array."""
 
-    `alignments` has the shape of aligned tables for each array and, if heads have their own, the order of their axes.
-    Each array has a compiled function of its own, because arrays may be on different devices. So rows of tables are
-    selected before, and not once for each head.
-    """
+    # Each array has a compiled function of its own, because arrays may be on different devices. So rows of tables are
+    # selected before, and not once for each head.
 
     alignments: tuple[Any, ...]
     rotation: Rotation
@@ -51,13 +49,11 @@ class TablesProgram(NamedTuple):
 
 
 def prepare(angles: Angles, alignments: Sequence[Any], rotation: Rotation) -> Program:
-    """A program for arrays that have these angles, and alignments of their tables or positions."""
     columns = [(sin.shape[-1],) if positions else () for sin, _, *positions in angles]
     return Program(tuple([each._replace(shape=each.shape + more) for each, more in zip(alignments, columns)]), rotation)
 
 
 def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> TablesProgram | None:
-    """A program for positions like these; None if they are no integers of 32 or 64 bits."""
     return TablesProgram(frequencies.inv_freq, scale) if positions.dtype in (jnp.int32, jnp.int64) else None
 
 
@@ -82,18 +78,14 @@ def _rotate_unaligned(x: Any, sin: Any, cos: Any, alignment: Any, rotation: Rota
 
 
 def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """The same as `reference.rotate_all`. `inplace` is always False, because JAX arrays are immutable."""
     return [rotate(x, sin, cos, rotation) for x, (sin, cos) in zip(xs, tables)]
 
 
 @partial(jax.jit, static_argnames="rotation", inline=True)
 def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
-    """`reference.rotate` in operations that are transposes of each other: split and join, unstack and stack.
-
-    The gradients that JAX derives are therefore rotations by the negated angles, for any order, and only the tables are
-    saved. The transpose of indexing would be a sum of padded arrays. It takes three times as long in bfloat16, and
-    longer in float16.
-    """
+    """`reference.rotate` in operations that are transposes of each other: split and join, unstack and stack."""
+    # The gradients that JAX derives are therefore rotations by the negated angles, for any order, and only the tables
+    # are saved. The transpose of indexing, a sum of padded arrays, takes three times as long in bfloat16.
     if rotation.inverse:
         sin = -sin
     start, end, dim = rotation.first_channel, rotation.first_channel + 2 * sin.shape[-1], x.shape[-1]
@@ -121,9 +113,7 @@ def _rotate_pairs(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
 
 
 def _is_step(x: Array, sin: Array) -> bool:
-    """Whether this is a step of decoding: there is one token, and each sequence of the batch has one row of tables.
-
-    XLA makes a loop that ends with a join slow if an axis between others has size 1: it also permutes axes. Loops that
-    end with a sum stay fast, but need tables with a column for each channel. For one token, such tables are short.
-    """
+    """Whether this is a step of decoding: there is one token, and each sequence of the batch has one row of tables."""
+    # XLA makes a loop that ends with a join slow if an inner axis has size 1: it also permutes axes. Loops that end
+    # with a sum stay fast, but need a column for each channel, which is short for one token.
     return 1 in x.shape[1:-1] and sin.shape[1:-1] == (1,) * (sin.ndim - 2)

@@ -464,7 +464,6 @@ def _axis_from_numbers(coordinates: Sequence[float], start: float, step: float, 
 
 
 def _coordinates(given: Any) -> list[int | float] | Array:
-    """Coordinates as a list of Python numbers, or as an array of a library other than NumPy."""
     if _is_array(given):
         if given.ndim != 1:
             raise wrong_value(f"every size must be an int, or coordinates of one axis; got shape {checks.shape(given)}")
@@ -483,7 +482,6 @@ def _check_int32(values: Sequence[float]) -> None:
 
 
 def _cells(axis_positions: Sequence[Array], block: int | Sequence[int], axes: Sequence[int] | None) -> Array:
-    """The rows of the result, from the positions along each axis of the grid."""
     counts = [positions.shape[0] for positions in axis_positions]
     blocks = _per_axis("block", block, tuple(counts))
     for count, size in zip(counts, blocks):
@@ -505,7 +503,6 @@ def _cells(axis_positions: Sequence[Array], block: int | Sequence[int], axes: Se
 
 
 def _rows(axes: object, count: int) -> list[int]:
-    """The axis of the grid for each row of the result."""
     if axes is None:
         return list(range(count))
     if not isinstance(axes, Sequence) or not all(checks.is_int(axis) for axis in axes):
@@ -533,7 +530,6 @@ def _array_parts(parts: Sequence[Any], like: Array | None) -> list[Array]:
 
 
 def _constant(value: int, count: int, like: Array) -> Array:
-    """Positions of `count` tokens with one value on every axis of `like`."""
     row = libraries.arange(count, like=like) * 0 + value
     return libraries.namespace(like).broadcast_to(row, (*like.shape[:-1], count))
 
@@ -552,7 +548,6 @@ def _with_random_numbers(positions: Array, count: int, source: object) -> tuple[
 
 
 def _widest_dtype(xp: Any, arrays: Sequence[Array]) -> Any:
-    """The common dtype of positions: the widest float if any array is float, otherwise the widest integer."""
     real = [array for array in arrays if libraries.is_real(array)]
     found = {libraries.dtype_name(array.dtype) for array in real or arrays}
     return getattr(xp, next((name for name in ("float64", "float32", "int64") if name in found), "int32"))

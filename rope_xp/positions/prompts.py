@@ -119,7 +119,6 @@ def _checked_run(run: Run) -> int | TimedGrid:
 
 
 def _positions_of_runs(runs: Iterable[int | TimedGrid], compat: str | None = None) -> tuple[Numbers, Numbers]:
-    """Positions "3 seq" of runs, and their delta, ""."""
     start, parts = 0, [np.zeros((3, 0), dtype=np.int64)]
     for run in runs:
         if isinstance(run, int):
@@ -266,7 +265,6 @@ def host_array(name: str, values: object, kinds: str, axes: tuple[int, ...]) -> 
 
 
 def _is_nested_numbers(values: object) -> bool:
-    """Whether `values` are nested lists of numbers, without arrays of libraries other than NumPy."""
     if not isinstance(values, (list, tuple)):
         return False
     kinds = set(map(type, values))

@@ -406,7 +406,6 @@ def _from_host(name: str, boundaries: list[int], like: Array | None) -> Array:
 def _boundaries(
     cu_seqlens: Sequence[int] | Array, name: str, total: int | None, like: Array | None, chunks: int = 1
 ) -> tuple[Array, int | None]:
-    """`cu_seqlens` as an array, and the number of tokens: `total`, called `name`, or by default the last boundary."""
     numbers = _numbers("cu_seqlens", cu_seqlens)
     if numbers is None:
         boundaries = checks.positions("cu_seqlens", cu_seqlens, like=like, real=False)
@@ -427,7 +426,6 @@ def _boundaries(
 
 
 def _packed(boundaries: Array, total: int | None) -> Array:
-    """Positions for an array of boundaries, "sequences+1"."""
     if total is None:
         raise wrong_value("total must be given for a tensor or a JAX array; got None")
     token = libraries.astype(libraries.arange(total, like=boundaries), boundaries.dtype)
@@ -446,5 +444,4 @@ def _of_each_sequence(boundaries: Any, total: int, size: int, chunks: int) -> tu
 
 
 def _sequence(boundaries: Array, token: Array) -> Array:
-    """The index of the sequence that each token is in."""
     return libraries.namespace(token).searchsorted(boundaries, token, side="right") - 1

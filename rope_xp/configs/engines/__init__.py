@@ -43,7 +43,6 @@ class Reading(NamedTuple):
     layers: Mapping[str, "Reading"] = {}
 
     def of_layer(self, layer_type: str) -> "Reading":
-        """What layers of a type read."""
         return self.layers.get(layer_type, self)
 
 
@@ -56,17 +55,7 @@ class Fact(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What one version of an engine reads.
-
-    Examples
-    --------
-    >>> reading = Reading(keys=frozenset({"rope_theta"}))
-    >>> table = Table("mine", "1.0", {"llama": reading})
-    >>> table.name
-    'mine 1.0'
-    >>> table.of("llama") is reading, table.of("unknown")
-    (True, None)
-    """
+    """What one version of an engine reads."""
 
     engine: str
     version: str
@@ -75,7 +64,6 @@ class Table(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The engine and the version, as messages name them."""
         return f"{self.engine} {self.version}"
 
     def of(self, model: str) -> Reading | None:
@@ -84,7 +72,6 @@ class Table(NamedTuple):
 
 
 def versions(engine: str) -> list[str]:
-    """The versions that have a table, the oldest first."""
     names = (each.name for each in files(__name__).iterdir())
     found = [name[len(engine) + 1 : -len(".json")] for name in names if re.fullmatch(rf"{engine}-v?\d.*\.json", name)]
     return sorted(found, key=_numbers)
@@ -127,7 +114,6 @@ def _reading(entry: Config) -> Reading:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """A version as numbers, to compare it."""
     return tuple(map(int, re.findall(r"\d+", version)))
 
 

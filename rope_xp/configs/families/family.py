@@ -1,7 +1,4 @@
-"""The properties of a model family that its configs do not state: the types of a row in `families/model_types.py`.
-
-Below them are the widths, fractions, frequencies and rules that only one family has.
-"""
+"""The properties of a model family that its configs do not state: the types of a row in `families/model_types.py`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

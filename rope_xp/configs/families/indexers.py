@@ -1,13 +1,8 @@
-"""The rotation of an indexer: the heads that select tokens for sparse attention.
+"""The rotation of an indexer, whose heads select tokens for sparse attention: the attention's angles, without a scale.
 
-An indexer rotates as many channels as the attention beside it, by the same angles. Its heads have another width, and in
-some families it pairs other channels. It has no softmax scale of YaRN.
-
-References
-----------
-transformers 5.23, the `Indexer` classes of the families; deepseek-ai/DeepSeek-V3.2-Exp, `inference/model.py`, which
-was corrected on 2025-11-17 (its README): the attention pairs neighbouring channels, the indexer does not. vLLM 0.33,
-`models/deepseek_v32/attention.py`, and SGLang 0.5.23, `models/deepseek_v2.py`, read `indexer_rope_interleave`.
+Sources: transformers 5.23, the `Indexer` classes; deepseek-ai/DeepSeek-V3.2-Exp, `inference/model.py`, corrected on
+2025-11-17: only its attention pairs neighbouring channels. vLLM 0.33, `models/deepseek_v32/attention.py`, and SGLang
+0.5.23, `models/deepseek_v2.py`, read `indexer_rope_interleave`.
 """
 
 from collections.abc import Mapping
@@ -28,11 +23,7 @@ INTERLEAVE_KEY = "indexer_rope_interleave"
 
 @dataclass(frozen=True)
 class Indexer:
-    """The properties of a family's indexer.
-
-    `layout` None means the layout of the attention. `stated_layout` says that the key decides in vLLM and SGLang, whose
-    default differs from that of transformers.
-    """
+    """A family's indexer. `layout` None is the attention's; with `stated_layout`, a key decides in vLLM and SGLang."""
 
     layout: str | None = None
     last_channels: bool = False  # the last channels of a head are rotated, not the first
@@ -61,11 +52,8 @@ INDEXERS: dict[str, Indexer] = {
 
 
 def read_indexer(keys: Keys, attention: str, chosen: bool, seen: bool) -> tuple[int, str] | None:
-    """The width of the heads of a family's indexer, and its layout. None without an indexer.
-
-    `attention` is the layout of the attention, which decides if the caller has `chosen` it. With `seen`, missing keys
-    are recorded as defaults.
-    """
+    """The width of the heads of a family's indexer, and its layout. None without an indexer."""
+    # `attention` is the layout of the attention; it decides if the caller has `chosen` it.
     own = INDEXERS.get(keys.model_type)
     if own is None:
         return None

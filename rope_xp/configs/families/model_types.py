@@ -1,9 +1,8 @@
-"""The model families: one row for each `model_type`.
+"""The model families: one row for each `model_type`, with what a config does not state (`Family`).
 
-A row has the properties that a config does not state. They come from transformers 5.18 and 5.23, and are compared with
-both (`benchmarks/parity.py`). If the two differ, a row follows 5.23. Families that transformers does not have
-(`NOT_IN_TRANSFORMERS` in `upstream.py`) come from the code in their checkpoints, vLLM, SGLang and mlx-lm; goldens name
-the source of each (`tests/goldens/configs.json`). `Family` documents the fields of a row.
+Rows come from transformers 5.18 and 5.23 (the newer one, if they differ) and are compared with both
+(`benchmarks/parity.py`); families in `NOT_IN_TRANSFORMERS` come from their checkpoints' code, vLLM, SGLang and mlx-lm
+(`tests/goldens/configs.json` has the sources).
 """
 
 from rope_xp.configs import layers as types

@@ -1,7 +1,6 @@
 """Families with their own keys: replace these keys by the known ones, and say which families read a key.
 
-Each function in `SET_KNOWN_KEYS` reads the keys of its family, and sets the known keys that have the same meaning. The
-source is the code in the checkpoints, and in vLLM and SGLang.
+The source is the code in the checkpoints, and in vLLM and SGLang.
 """
 
 from collections.abc import Callable, Iterator
@@ -141,7 +140,6 @@ def _internlm(keys: Keys, seq_len: int | None) -> None:
 
 
 def _step3(keys: Keys, seq_len: int | None) -> None:
-    """The length has a key without the last letter."""
     length = keys.get("max_position_embedding")
     if length is not None:
         keys.set_known("max_position_embeddings", length, "max_position_embedding")
@@ -203,7 +201,6 @@ def remarks_on_widths(keys: Keys, family: Family, head_dim: int) -> list[str]:
 
 @cache
 def readers() -> dict[str, list[str]]:
-    """The families that read each key outside the rotary block, if not all families do."""
     readers: dict[str, list[str]] = {}
     for name, row in FAMILIES.items():
         for key in {*_IN_FUNCTIONS.get(name, ()), *REQUIRED_VALUES.get(name, ()), *_keys_of(row)} - _USUAL:
@@ -213,7 +210,6 @@ def readers() -> dict[str, list[str]]:
 
 @cache
 def _widths() -> frozenset[str]:
-    """The keys that are the width of a head in some families."""
     return frozenset(way for row in FAMILIES.values() for way in _ways_to_width(row) if "/" not in way) - _USUAL
 
 

@@ -37,7 +37,6 @@ class CommandLine(NamedTuple):
         return PROGRAMS[self.engine].name
 
     def last(self, *names: str) -> Any:
-        """The value of the last of these arguments; None if none is given."""
         return next((value for name, value in reversed(self.flags) if name in names), None)
 
 

@@ -1,7 +1,6 @@
 """Open a config, whatever it is, and recognize its format, if it is not that of transformers' config.json.
 
-A reader translates the mapping into keys of transformers and a row like those of `model_types.py`. The rest is as for a
-config.json. As there, every key about positions is read, or is an error that names it.
+A reader translates the mapping into keys of transformers and a row like those of `model_types.py`.
 """
 
 import os
@@ -61,7 +60,6 @@ def check_size(given: object) -> None:
 
 
 def file_of(config: object) -> str:
-    """The path of the file that is read; empty if the config is no path."""
     if not isinstance(config, (str, os.PathLike)):
         return ""
     try:
@@ -115,7 +113,6 @@ class Format(NamedTuple):
     readers: Mapping[str, str] = {}
 
     def as_config(self, keys: Keys, part: object) -> tuple[Values, Family] | None:
-        """The part that the caller wants as a config of transformers, and its family; None if nothing is rotated."""
         place = next((place for name, place in self.readers.items() if part in (None, name)), None)
         if place is None:
             raise wrong_value(f"part must be 'text' or None; got {part!r}")
@@ -124,12 +121,7 @@ class Format(NamedTuple):
 
 
 def with_mlx_rule(config: Config) -> Config:
-    """The rule "yarn" of MLX reads `mscale` and `mscale_all_dim` as DeepSeek's program does, not as transformers.
-
-    References
-    ----------
-    ml-explore/mlx-lm, `models/rope_utils.py`, `YarnRoPE`.
-    """
+    """MLX's "yarn" reads `mscale` and `mscale_all_dim` as DeepSeek does (`YarnRoPE` of `models/rope_utils.py`)."""
     block = config.get("rope_scaling")
     if not isinstance(block, Mapping) or "yarn" not in (block.get("type"), block.get("rope_type")):
         return config
@@ -161,7 +153,6 @@ _MEGATRON_KEYS = {
 
 
 def format_of(config: Config) -> Format | None:
-    """The format of a config, or None for a config of transformers."""
     model_type = config.get("model_type")
     if "general.architecture" in config or any(".rope." in str(key) for key in config):
         return GGUF

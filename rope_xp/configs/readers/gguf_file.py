@@ -1,9 +1,7 @@
-"""Read the header of a GGUF file: its metadata, and the names and shapes of its tensors.
+"""Read the header of a GGUF file (`docs/gguf.md` of ggml-org/ggml): its metadata, and its tensors' names and shapes.
 
-The reader of the `gguf` package is not used. It makes several NumPy arrays of each token of the vocabulary (10 s and
-600 MB for 150,000 tokens), and trusts the counts in the file, so that neither its time nor its memory has a bound.
-
-The format is described in `docs/gguf.md` of ggml-org/ggml.
+The `gguf` package makes arrays of each token (10 s and 600 MB for 150,000 tokens), and trusts the counts in the file,
+so that neither its time nor its memory has a bound.
 """
 
 import os
@@ -50,11 +48,8 @@ class GGUFHeader(NamedTuple):
 
 
 def gguf_metadata(path: Path) -> Values:
-    """The metadata of a GGUF file, and the values of its tensors in `FACTORS`, by name.
-
-    The value of a missing tensor is None. It is left out if the file is one of several, because another may have it.
-    Entries about the tokenizer are left out, and so are texts and lists beyond the limits above.
-    """
+    """The metadata of a GGUF file, without entries beyond the limits above, and the tensors in `FACTORS`."""
+    # The value of a missing tensor is None. It is left out if the file is one of several: another may have it.
     header = read_gguf(path)
     is_split = header.metadata.get("split.count", 0) not in (0, 1)
     missing = {} if is_split else dict.fromkeys(FACTORS)
@@ -62,7 +57,6 @@ def gguf_metadata(path: Path) -> Values:
 
 
 def read_gguf(path: Path) -> GGUFHeader:
-    """The header of a GGUF file, versions 2 and 3, little-endian."""
     with opened(path) as file:
         reader = _Reader(str(path), file)
         _check_start(reader)

@@ -1,10 +1,8 @@
 """Read the metadata of a GGUF file as llama.cpp does. Tensors of factors are in the mapping by their names.
 
-References
-----------
-ggml-org/llama.cpp: `load_hparams`, `llama_model_rope_type` and `get_rope_factors` (the choice of a tensor) in
-`src/llama-model.cpp`, the constructor of `llama_context` in `src/llama-context.cpp` (attention factors of YaRN),
-`ggml_mrope_cache_init` (pairs of several position axes), and `src/models` (types of layers).
+Sources in llama.cpp: `load_hparams`, `llama_model_rope_type` and `get_rope_factors` in `src/llama-model.cpp`, the
+constructor of `llama_context` in `src/llama-context.cpp` (attention factors of YaRN), `ggml_mrope_cache_init` (pairs
+of several position axes), and `src/models` (types of layers).
 """
 
 from dataclasses import dataclass, fields, replace
@@ -25,14 +23,7 @@ from rope_xp.types import Values
 
 
 class Metadata:
-    """The metadata of one architecture, whose keys begin with its name. Methods take names without it.
-
-    Parameters
-    ----------
-    keys : Keys
-        The whole mapping.
-    architecture : str
-    """
+    """The metadata of one architecture, whose keys begin with its name. Methods take names without it."""
 
     def __init__(self, keys: Keys, architecture: str):
         self.keys, self.architecture = keys, architecture
@@ -43,7 +34,6 @@ class Metadata:
         return f"{self.architecture}.{name}"
 
     def reads(self, name: str, rule: str = "") -> bool:
-        """Whether llama.cpp reads a key or a tensor for this architecture."""
         return name in self.reading.keys or name in self.reading.rules.get(rule, ())
 
     def get(self, *names: str) -> Any:
@@ -55,10 +45,7 @@ class Metadata:
         return default if value is None else checks.positive(self.key(name), value)
 
     def read(self, name: str, *neutral: float) -> Any:
-        """The value of a key of YaRN or of the base that few architectures read.
-
-        None, and a remark if the value is not neutral, for the others.
-        """
+        """The value of a key of YaRN or of the base that few architectures read; None and a remark for the others."""
         value = self.get(name)
         if value is None or self.reads(name) or self.reads(name, "yarn"):
             return value
@@ -70,7 +57,6 @@ class Metadata:
         self.keys.ignore(*map(self.key, names))
 
     def tensor(self, name: str) -> tuple[float, ...]:
-        """The values of a tensor; empty if the mapping does not have it."""
         return tuple(checks.positive(f"every value of {name}", value) for value in self.keys.list_of(name))
 
 
@@ -169,10 +155,8 @@ def _original(metadata: Metadata) -> Any:
 
 
 def _yarn(metadata: Metadata, factor: float) -> Values:
-    """YaRN. The multiplier of the logarithm is DeepSeek's `mscale_all_dim`; some architectures have it times 0.1.
-
-    llama.cpp multiplies tables by ``1 + 0.1 ln(factor)``, and cancels this number if there is a multiplier.
-    """
+    """YaRN. The multiplier of the logarithm is DeepSeek's `mscale_all_dim`; some architectures have it times 0.1."""
+    # llama.cpp multiplies tables by ``1 + 0.1 ln(factor)``, and cancels this number if there is a multiplier.
     attention, architecture = metadata.factor(ATTENTION), metadata.architecture
     multiplier = _read_multiplier(metadata)
     block = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(metadata), **_betas(metadata)}
@@ -195,7 +179,6 @@ def _yarn(metadata: Metadata, factor: float) -> Values:
 
 
 def _read_multiplier(metadata: Metadata) -> float:
-    """DeepSeek's `mscale_all_dim`."""
     found = metadata.read(MULTIPLIER, 0.0) or 0.0
     found = checks.finite(metadata.key(MULTIPLIER), found)
     return shortest(float(np.float32(found / gguf.LOG_MULTIPLIERS.get(metadata.architecture, 1.0))))
@@ -386,7 +369,6 @@ def _sliding(metadata: Metadata, own: gguf.LayerPattern, config: Values) -> Valu
 
 
 def _types(own: gguf.LayerPattern, pattern: object, count: object) -> list[str] | None:
-    """The type of each layer: from a list of booleans, or from a period."""
     if isinstance(pattern, (list, tuple)):
         return [SLIDING if slides else FULL for slides in pattern]
     period = own.period if pattern is None else pattern

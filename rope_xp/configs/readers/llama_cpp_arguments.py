@@ -1,9 +1,7 @@
 """Change the metadata of a GGUF file as the arguments of llama.cpp do, and make that metadata for another config.
 
-References
-----------
-ggml-org/llama.cpp 0.5.0: `common/arg.cpp`, the constructor of `llama_context` (`src/llama-context.cpp`), `get_key` of
-`src/llama-model-loader.cpp` (overrides have a type), and `get_rope_factors` of `src/llama-model.cpp`.
+Sources: ggml-org/llama.cpp 0.5.0, `common/arg.cpp`, the constructor of `llama_context` (`src/llama-context.cpp`),
+`get_key` of `src/llama-model-loader.cpp` (overrides have a type), and `get_rope_factors` of `src/llama-model.cpp`.
 """
 
 import warnings
@@ -80,7 +78,6 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
 
 
 def _effective(metadata: Config, name: object) -> Values:
-    """What the file says, with llama.cpp's defaults."""
     own = {key: metadata.get(f"{name}.{key}") for key in (BASE, FACTOR, KIND, ORIGINAL, "rope.scale_linear")}
     factor = own.pop("rope.scale_linear") if own[FACTOR] is None else own[FACTOR]
     own.pop("rope.scale_linear", None)
@@ -153,10 +150,8 @@ WHOLE, PARTIAL = {"half": "exaone", "interleaved": "minicpm"}, {"half": "stablel
 
 
 def metadata_of(rope: RotaryEmbedding) -> tuple[Values, list[str]]:
-    """What llama.cpp's converter writes into a file for an embedding, as the writer of "gguf" knows it; and remarks.
-
-    The converter permutes projections so that the pairing is that of the architecture.
-    """
+    """What llama.cpp's converter writes into a file for an embedding, as the writer of "gguf" knows it; and remarks."""
+    # The converter permutes projections so that the pairing is that of the architecture.
     name = gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
     if name is None and rope.sections is None and rope.softmax_scale == 1.0:
         name = (WHOLE if rope.rotary_dim == rope.head_dim else PARTIAL).get(rope.layout)

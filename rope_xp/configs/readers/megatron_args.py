@@ -29,13 +29,9 @@ YARN += ("yarn_mscale", "yarn_mscale_all_dim")
 
 
 def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
-    """GPT models of Megatron-LM, also with latent attention.
-
-    References
-    ----------
-    NVIDIA/Megatron-LM, `megatron/training/arguments.py`, `megatron/core/transformer/transformer_config.py` and
-    `megatron/core/models/common/embeddings`; `multi_latent_attention.py` for latent attention.
-    """
+    """GPT models of Megatron-LM, also with latent attention."""
+    # Sources: `megatron/training/arguments.py`, `megatron/core/transformer/transformer_config.py` and
+    # `megatron/core/models/common/embeddings`; `multi_latent_attention.py` for latent attention.
     is_latent = _flag(keys, "multi_latent_attention")
     kind = _kind(keys, is_latent)
     if kind == "none":

@@ -172,7 +172,6 @@ def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> Values:
 
 
 def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> Values:
-    """lmdeploy merges objects at all depths."""
     own = _at(line.last("--hf-overrides") or {}, part, line, remarks)
     changed = _completed(part)
     _set_plain(changed, {key: value for key, value in own.items() if key not in BLOCK_KEYS}, part, line, remarks)
@@ -205,7 +204,6 @@ def _removes_block(own: Config) -> bool:
 
 
 def _at(overrides: Config, part: Part, line: CommandLine, remarks: list[str]) -> Config:
-    """The overrides of a part. Those outside it change nothing there."""
     found: Any = overrides
     for key in part.path:
         outside = [name for name, value in found.items() if name != key and is_about_positions(name, value)]
@@ -296,7 +294,6 @@ def _merge_block(
 def _replace_block(
     changed: Values, value: Config, part: Part, base: float, line: CommandLine, remarks: list[str]
 ) -> None:
-    """Replace the block. What transformers had copied into the old one is lost with it."""
     fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
     lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates whole heads"
     drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
@@ -417,7 +414,6 @@ def _is_deepseek(family: Family) -> bool:
 
 
 def _as_longrope(block: Values, changed: Config) -> Values:
-    """LongRoPE, whose factor is the ratio of lengths."""
     length, original = changed.get(LENGTH), block.get(ORIGINAL)
     if not isinstance(length, int) or not isinstance(original, int) or original < 1:
         return block
@@ -462,7 +458,6 @@ def _mscale(factor: float, mscale: float) -> float:
 
 
 def _merged(old: object, new: Config) -> Values:
-    """Objects are merged at all depths; other values are replaced."""
     found = dict(old) if isinstance(old, Mapping) else {}
     for key, value in new.items():
         inner = found.get(key)

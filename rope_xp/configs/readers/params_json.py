@@ -16,13 +16,9 @@ VISION = Family(pairing=INTERLEAVED, axes=Axes("even_odd", 2))
 
 
 def meta_as_config(keys: Keys) -> tuple[Values, Family]:
-    """Llama 1 to 4 and CodeLlama.
-
-    References
-    ----------
-    meta-llama/llama-models, `models/llama3/args.py`, `models/llama3/model.py` (`apply_scaling`) and the same files of
-    `models/llama4`; meta-llama/llama, `llama/model.py` (`precompute_freqs_cis`).
-    """
+    """Llama 1 to 4 and CodeLlama."""
+    # Sources: meta-llama/llama-models, `models/llama3/args.py`, `models/llama3/model.py` (`apply_scaling`) and the same
+    # of `models/llama4`; meta-llama/llama, `llama/model.py` (`precompute_freqs_cis`).
     is_llama4 = any(keys.mapping.get(key) is not None for key in LLAMA4_KEYS)
     scaled = keys.get("use_scaled_rope")
     is_llama3 = is_llama4 or scaled is not None  # Llama 1 and 2 have neither the key nor a base
@@ -56,13 +52,9 @@ def _llama3_block(keys: Keys, is_llama4: bool) -> Values:
 
 
 def mistral_as_config(keys: Keys) -> tuple[Values, Family]:
-    """Text models of Mistral.
-
-    References
-    ----------
-    mistralai/mistral-inference, `args.py`, `rope.py` and `transformer.py`. vLLM,
-    `transformers_utils/configs/mistral.py`: `yarn`, and `llama_4_scaling`, which is a temperature of queries.
-    """
+    """Text models of Mistral."""
+    # Sources: mistralai/mistral-inference, `args.py`, `rope.py` and `transformer.py`. vLLM,
+    # `transformers_utils/configs/mistral.py`: `yarn`, and `llama_4_scaling`, which is a temperature of queries.
     latent = keys.count("qk_rope_head_dim")
     config = {
         **({LATENT: latent} if latent else _sizes(keys)),

@@ -167,6 +167,5 @@ def with_length(
 
 
 def _function(place: str) -> Callable[..., Written]:
-    """A function of a module here, which is imported when it is needed."""
     module, name = place.split(".")
     return getattr(import_module(f"{__name__}.{module}"), name)

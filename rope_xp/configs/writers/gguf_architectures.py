@@ -1,8 +1,7 @@
 """What llama.cpp decides by the architecture of a GGUF file: pairs of channels, position axes and types of layers.
 
-The values of `general.architecture`, as `llama_model_rope_type` (`src/llama-model.cpp`) groups them: NORM pairs
-neighbouring channels; NEOX, MROPE and IMROPE pair channels of the two halves. The converter of llama.cpp permutes
-projections of queries and keys whose checkpoint has the other layout.
+`llama_model_rope_type` (`src/llama-model.cpp`): NORM pairs neighbouring channels; NEOX, MROPE and IMROPE pair channels
+of the two halves. The converter permutes projections of checkpoints with the other layout.
 """
 
 from collections.abc import Sequence
@@ -187,11 +186,9 @@ def order_of(metadata: Config) -> str | None:
 
 
 def scales(name: str | None, factor: float, is_yarn: bool, multiplier: float = 0.0) -> tuple[float, float]:
-    """What tables and the softmax scale are multiplied by, before `rope.scaling.attn_factor`.
-
-    The multiplier is DeepSeek's `mscale_all_dim`. Sources: the constructor of `llama_context` (src/llama-context.cpp),
-    `rope_yarn` (ggml/src/ggml-cpu/ops.cpp), and the graphs of `SCALES_SOFTMAX`.
-    """
+    """What tables and the softmax scale are multiplied by, before `rope.scaling.attn_factor`."""
+    # The multiplier is DeepSeek's `mscale_all_dim`. Sources: the constructor of `llama_context`
+    # (src/llama-context.cpp), `rope_yarn` (ggml/src/ggml-cpu/ops.cpp), and the graphs of `SCALES_SOFTMAX`.
 
     def mscale(number: float) -> float:
         return 1.0 + 0.1 * number * log(factor)

@@ -22,14 +22,12 @@ def parameters(rule: Scaling, *names: str) -> Values:
 
 
 def below(path: Sequence[str], keys: Values) -> Values:
-    """Keys of a part, below those that lead to it."""
     for name in reversed(path):
         keys = {name: keys}
     return keys
 
 
 def part_with_block(keys: Values) -> Values:
-    """The part of written keys that has the rotary block."""
     while "rope_parameters" not in keys:
         (keys,) = keys.values()
     return keys
@@ -50,7 +48,6 @@ def require_only(rope: Embedding, target: str, *accepted: str) -> None:
 
 
 def require_text(rope: Embedding, target: str) -> None:
-    """No setting changes the rotation of an image or audio encoder."""
     path = rope._provenance.path
     if any("vision" in key or "audio" in key for key in path):
         raise wrong_value(f"part must be the text model for {target}; got {'.'.join(path)}")
@@ -100,7 +97,6 @@ def unsupported(rule: Scaling, target: str) -> ValueError:
 
 
 def base_and_rule(rope: Any, target: str) -> tuple[float, Scaling | None]:
-    """The base and the rule. NTK-aware scaling is only a larger base, and needs no rule."""
     rule = rope.scaling
     if isinstance(rule, DynamicNTKScaling):
         if rule.seq_len is None:

@@ -1,7 +1,5 @@
 """Write an embedding as metadata of a GGUF file, as arguments of llama.cpp, and as settings of LM Studio.
 
-llama.cpp multiplies the tables of YaRN by ``1 + 0.1 ln(factor)``, which some architectures divide by a number that
-follows from `rope.scaling.yarn_log_multiplier` (`gguf_architectures.scales`), and by `rope.scaling.attn_factor`.
 A file may have keys that no argument replaces. If the architecture reads such a key, the arguments override it.
 """
 
@@ -51,7 +49,6 @@ class File(NamedTuple):
     are_flags: bool  # arguments are written, not metadata
 
     def reads(self, key: str, rule: str = "") -> bool:
-        """Whether llama.cpp reads a key, a tensor or an argument. It is assumed where it is not known."""
         known = self.reading
         return known is None or key in known.keys or key in known.rules.get(rule, ())
 
@@ -69,7 +66,6 @@ class File(NamedTuple):
 
 
 def gguf_metadata(rope: Embedding, options: Options) -> Values:
-    """Metadata by the names of gguf-py, and the values of tensors that divide frequencies."""
     file = _file(rope, options, are_flags=False)
     name = file.name
     if name is None:
@@ -111,15 +107,12 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
 
 
 def with_length(flags: list[str], length: int, rope: Embedding, options: Options) -> list[str]:
-    """The same, for sequences of this length.
-
-    The server accepts at most the `context_length` of the file. With YaRN it computes it from the arguments.
-    """
+    """The same, for sequences of this length. The server accepts at most the `context_length` of the file."""
     name = _architecture(rope, options.architecture)
     flags = [*flags, "-c", str(length)]
     if name is not None:
         return [*flags, "--override-kv", f"{name}.context_length=int:{length}"]
-    if "yarn" not in flags:
+    if "yarn" not in flags:  # with YaRN, the server computes the length from the arguments
         engines.warn(
             f"the server of {TARGET} accepts at most the context_length of the file; give the architecture for the "
             "argument that overrides it"
@@ -179,7 +172,6 @@ def _override(file: File, key: str, value: str | float) -> list[str]:
 
 
 def _text(value: str | float) -> str:
-    """A number as llama.cpp parses it."""
     return value if isinstance(value, str) else repr(value).removesuffix(".0")
 
 
@@ -346,7 +338,6 @@ def _of_yarn(file: File, rope: Embedding, rule: YarnScaling) -> Values:
 
 
 def _betas(file: File, rule: YarnScaling) -> dict[str, float]:
-    """The ends of the ramp."""
     wanted = dict(zip(BETAS, (rule.beta_fast, rule.beta_slow)))
     # Most architectures do not read them in a file, and have the defaults of the paper. For those that do, the
     # arguments must state them, because the file may have others.

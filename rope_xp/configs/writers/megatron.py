@@ -19,7 +19,6 @@ TARGET = "Megatron-LM"
 
 
 def megatron_arguments(rope: Embedding, options: Options) -> Values:
-    """Arguments by the names of the command line, with underscores."""
     require_only(rope, f"in {TARGET}")
     # Only latent attention writes to the two halves, and only it has a softmax scale.
     is_latent = rope.layout == "interleaved_to_half" or (rope.layout == "interleaved" and rope.softmax_scale != 1.0)

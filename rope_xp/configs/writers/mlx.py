@@ -89,7 +89,6 @@ def _of_class(rope: Embedding, table: engines.Table, name: str) -> Values:
 
 
 def _nested(keys: Values, path: tuple[str, ...]) -> Values:
-    """Keys with dots as mappings, below a path."""
     found: Values = {}
     for key, value in keys.items():
         *outer, last = *path, *key.split(".")
@@ -197,7 +196,6 @@ class _Class:
         return {reading.block: types | inside, **outside}
 
     def of_longrope(self, rule: LongRopeScaling) -> tuple[Values, frozenset[str]]:
-        """The block of LongRoPE, and what of it is not needed."""
         rope, original = self.rope, rule.original_max_position_embeddings
         if not rule.is_long:
             raise wrong_value(

@@ -1,7 +1,4 @@
-"""Write an embedding as arguments of SGLang and of lmdeploy.
-
-Both replace a config's block on the command line, and a table says what each model class reads.
-"""
+"""Write an embedding as arguments of SGLang and of lmdeploy, which replace a config's block."""
 
 import json
 from math import ceil, isclose
@@ -46,7 +43,6 @@ LATENT = "deepseek_yarn"
 
 
 def sglang_flags(rope: Embedding, options: Options) -> list[str]:
-    """`--json-model-override-args` with the `rope_parameters` of the config."""
     table = engines.table("sglang", options.engine_version)
     known = _reading_of(rope, table)
     block = {"rope_theta": rope.base, **_sections_and_fraction(rope, SGLANG)}
@@ -69,10 +65,7 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
 
 
 def sglang_with_length(flags: list[str], length: int) -> list[str]:
-    """The same, for sequences of this length.
-
-    `--context-length` scales nothing, and must not be greater than the length of the config.
-    """
+    """The same for this length: `--context-length` scales nothing, and must not exceed the length of the config."""
     written = json.loads(flags[1])
     part = part_with_block(written)
     block = part["rope_parameters"]
@@ -118,7 +111,6 @@ def _sglang_latent_yarn(rope: Embedding, rule: YarnScaling) -> Values:
 
 
 def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
-    """`--hf-overrides` with the `rope_parameters` of the config."""
     table = engines.table("lmdeploy", options.engine_version)
     known = _reading_of(rope, table)
     several = _sections_and_fraction(rope, LMDEPLOY)
@@ -216,7 +208,6 @@ def _sections_and_fraction(rope: Embedding, target: str) -> Values:
 
 
 def _overrides(rope: Embedding, known: Reading | None, block: Config, outside: Config) -> Values:
-    """A config's keys that replace its block."""
     # Both programs merge a block with that of the file. `rope_scaling` is another name for the block, and null removes
     # the file's, so that none of its keys stays.
     keys: Values = {"rope_scaling": None, "rope_parameters": dict(block), **outside}

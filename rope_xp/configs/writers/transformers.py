@@ -35,7 +35,6 @@ BASES_OF_SLIDING = ("rope_local_base_freq", "local_rope_theta", *BASES)
 
 
 def transformers_keys(rope: Embedding, options: Options) -> Values:
-    """`rope_parameters`, as transformers 5 reads them."""
     table = _table(options.engine_version, 5)
     rope = _with_larger_base(rope, table)
     reads, block = Reads(rope, table), rope_parameters(rope)
@@ -160,7 +159,6 @@ class Reads:
             )
 
     def base(self, base: float, *names: str) -> Values:
-        """The key of the base that is read; none if the base is that of the class anyway."""
         for name in names:
             if name in self.known.keys:
                 return {name: base}
@@ -169,7 +167,6 @@ class Reads:
         return {}
 
     def fraction(self, *names: str) -> Values:
-        """The key of the rotated fraction that is read; none if the fraction is that of the class anyway."""
         rope = self.rope
         for name in names:
             if name in self.known.keys:
@@ -214,7 +211,6 @@ class Reads:
 
 
 def rope_parameters(rope: Embedding) -> Values:
-    """The `rope_parameters` of a `RotaryEmbedding`, if transformers can express it."""
     require_only(rope, "in a transformers config", "first_channel", "blocks")
     rule = Scaling() if rope.scaling is None else rope.scaling
     block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(rule)
