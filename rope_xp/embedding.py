@@ -13,7 +13,7 @@ from rope_xp.description import describe
 from rope_xp.errors import public, wrong_type, wrong_value
 from rope_xp.frequencies import Scaling, XPos
 from rope_xp.kernels import KERNELS, Kernel
-from rope_xp.kernels.angles import PHASES, Phase, SinCos, TableProgram, compiled_tables
+from rope_xp.kernels.angles import PHASES, Phase, SinCos, TableProgram, kernel_tables
 from rope_xp.kernels.plan import (
     angles_of_call,
     angles_of_rerotation,
@@ -383,7 +383,7 @@ class RotaryEmbedding:
         if role is not None or self.xpos is not None:
             checks.one_of("role", role, ROLES)
         if signature is not None:
-            compiled = compiled_tables(self, positions, [positions if like is None else like])
+            compiled = kernel_tables(self, positions, [positions if like is None else like])
             self._plans.add(signature, program if compiled is None else compiled)
         return sincos
 

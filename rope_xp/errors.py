@@ -19,7 +19,7 @@ _NAMES: dict[CodeType, str | None] = {}
 
 
 def public(name: str | None = None) -> Callable[[Function], Function]:
-    """Mark a function, whose errors begin with this name. None is the name of the class of `self`."""
+    """Mark a function, whose errors begin with this name; without one, with that of the class of `self`."""
 
     def mark(function: Function) -> Function:
         _NAMES[function.__code__] = name  # type: ignore[attr-defined]

@@ -16,8 +16,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, and some 
 # An example has no deadline: on a busy machine, any would be missed.
 settings.register_profile("usual", deadline=None)
 settings.load_profile("usual")
-# `--hypothesis-profile=brief` draws fewer examples, for the default sessions: the same in each run. `more-all` draws new
-# ones.
+# `--hypothesis-profile=brief` draws fewer examples, for the default sessions: the same in each run. `more-all` draws
+# new ones.
 settings.register_profile("brief", max_examples=15, derandomize=True)
 
 TESTS = Path(__file__).parent

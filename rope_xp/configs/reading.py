@@ -21,7 +21,7 @@ from rope_xp.configs.families.own_keys import (
     UNROTATED,
     families_with,
     remarks_on_widths,
-    set_known_keys,
+    translate_own_keys,
     variant_of,
 )
 from rope_xp.configs.keys import (
@@ -262,7 +262,7 @@ def _read(
     """Read one part of a config with the row of its family. The provenance has the values that it does not state."""
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
     with misspelt_first(keys):
-        rope, provenance = _read_keys(keys, family, choice, is_translated)
+        rope, provenance = _read_layer(keys, family, choice, is_translated)
     if rope is None or (choice.layer is None and choice.layer_type is None):
         return rope, provenance
     all_layers = choice._replace(layer=None, layer_type=None)
@@ -271,12 +271,12 @@ def _read(
     return rope, replace(provenance, layer_type=provenance.layer_type or f"layer {choice.layer}")
 
 
-def _read_keys(
+def _read_layer(
     keys: Keys, family: Family, choice: Choice, is_translated: bool
 ) -> tuple[RotaryEmbedding | None, Provenance]:
     mapping, model_type = keys.mapping, keys.model_type
     layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
-    set_known_keys(keys, seq_len)
+    translate_own_keys(keys, seq_len)
     if compat is not None:
         keys.mapping, family = as_transformers(keys.mapping, model_type, family, seq_len)
     layer_type = layer_type_of(keys, family, layer, choice.layer_type)
@@ -286,7 +286,7 @@ def _read_keys(
     block = block_of(keys, family, label)
     rotated = is_rotated(keys, family, layer, layer_type)
     indexed = model_type in INDEXERS and has_indexer(keys, layer, layer_type)
-    choices = tuple(keys.defaults.values())  # they decide the type of the layer, and whether it is rotated
+    defaults_of_layer = tuple(keys.defaults.values())  # they decide the type of the layer, and whether it is rotated
     rope = None
     if block is not None:
         where, own = layer if rotated else ..., family.layers.by_type.get(label)
@@ -300,7 +300,7 @@ def _read_keys(
     _check_all_read(keys, family, mapping)
     indexer = indexer_of(rope, model_type, *heads) if rope and rotated and indexed and heads else None
     if rope is None or not rotated or (choice.of_indexer and indexer is None):
-        return None, Provenance(choices)
+        return None, Provenance(defaults_of_layer)
     keys.remarks += [
         *_remarks_on_base(keys, family.of_type(label), rope),
         *remarks_on_widths(keys, family, rope.head_dim),
@@ -308,7 +308,7 @@ def _read_keys(
     note = "" if indexer is None or choice.of_indexer else note_on_indexer(rope, indexer)
     chosen = indexer if choice.of_indexer and indexer is not None else rope
     length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
-    stated = tuple(name for name in keys.found() if name in mapping)  # not those that `set_known_keys` has added
+    stated = tuple(name for name in keys.found() if name in mapping)  # not those that `translate_own_keys` has added
     names = axis_names(family, model_type, chosen.axes)
     defaults, found = tuple(keys.defaults.values()), tuple(keys.remarks)
     return chosen, Provenance(

@@ -22,7 +22,7 @@ class Scaling:
     """
 
     rope_type: ClassVar[str] = "default"
-    # Whether configs have the rule by this name, with its fields as keys. A rule of a user is not written so.
+    # Whether configs have the rule by this name, with its fields as keys. False for rules of users.
     is_standard: ClassVar[bool] = False
     # Fast pairs are kept, slow ones divided by `factor`, and those between blended.
     blends: ClassVar[bool] = False

@@ -138,7 +138,7 @@ class Search:
         if matrices is not None:
             self.eps = max(self.probe.eps, _roundoff_of(matrices))
             if self._is_linear(matrices):
-                self._rotation(matrices)
+                self._conclude_pairs(matrices)
 
     def note(self, words: str = "", **known: object) -> None:
         self.reasons += [words] if words else []
@@ -183,7 +183,7 @@ class Search:
             return True
         return False
 
-    def _rotation(self, matrices: np.ndarray) -> None:
+    def _conclude_pairs(self, matrices: np.ndarray) -> None:
         channels = channels_of(matrices, self.eps)
         self.note(relative=_are_scores_relative(matrices, self.eps))
         pairs = tuple((int(a), int(b)) for a, b in channels.inputs)
@@ -191,7 +191,7 @@ class Search:
         if channels.problem is not None:
             self.note(f"not a rotation: {channels.problem}", is_rotation=False)
         else:
-            self._angles(channels, self._measure(channels, matrices), matrices)
+            self._conclude_frequencies(channels, self._measure(channels, matrices), matrices)
 
     def _measure(self, channels: Channels, matrices: np.ndarray) -> Measurement:
         # A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
@@ -237,7 +237,7 @@ class Search:
             self.note("it keeps state: a short call gives another result after a long one" if stateful else "")
             self.note(stateful=stateful)
 
-    def _angles(self, channels: Channels, measurement: Measurement, matrices: np.ndarray) -> None:
+    def _conclude_frequencies(self, channels: Channels, measurement: Measurement, matrices: np.ndarray) -> None:
         """Frequencies and what the angles at position 0 say; then the value."""
         rotations = rotations_of(measurement.blocks)
         roundoff = roundoff_of(rotations, self.eps)
@@ -276,7 +276,7 @@ class Search:
         rotation = Rotation(self.probe.head_dim, channels, frequencies, direction, *magnitude, of_axes)
         if not quarter:
             self.note(direction=direction)
-        self._value(rotation, start, measurement.positions[1:], angle[1:], roundoff, quarter)
+        self._conclude_embedding(rotation, start, measurement.positions[1:], angle[1:], roundoff, quarter)
 
     def _narrowed(self, channels: Channels, known: Fitted, offset: float, roundoff: float) -> Fitted:
         """Frequencies from more positions if sines and cosines have few digits."""
@@ -317,7 +317,7 @@ class Search:
             rows.append(np.where(np.abs(found.values) <= found.errors, 0.0, sign * found.values))
         return np.array(rows)
 
-    def _value(
+    def _conclude_embedding(
         self,
         rotation: Rotation,
         start: Start,

@@ -27,7 +27,7 @@ KERNELS = {
 }
 # The modules whose names differ from those of their kernels.
 _MODULE_NAMES = {"blocked": "numpy_kernel", "numba": "numba_kernel", "triton": "cuda"}
-# The faster kernels for each kind of memory, fastest first.
+# The faster kernels for each kind of memory, fastest first, for all floating dtypes.
 _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("xla",)}
 
 
@@ -78,7 +78,7 @@ class Launched(NamedTuple):
 
 def prepare(plan: Any, xs: Sequence[Array], angles: Angles, is_kept: bool) -> Any:
     """The program for a `CallPlan`: `run(xs, angles)` rotates arrays by angles with the signatures of these."""
-    kernel = None if plan.computed is None else _kernel_module("triton").ByPositions(*plan.computed)
+    kernel = None if plan.for_kernel is None else _kernel_module("triton").ByPositions(*plan.for_kernel)
     unprepared = Unprepared(plan.kernels, plan.alignments, plan.rotation, plan.inplace, plan.requested, kernel)
     if not is_kept or len(set(plan.kernels)) > 1:
         return unprepared
@@ -88,7 +88,7 @@ def prepare(plan: Any, xs: Sequence[Array], angles: Angles, is_kept: bool) -> An
     kernel = _kernel_module(name) if kernel is None else kernel
     # A program of NumPy's operations reshapes angles. It does not permute their axes.
     is_permuted = name == "blocked" and any([each.order is not None for each in plan.alignments])
-    if is_permuted or not hasattr(kernel, "prepare") or not all(_is_tested(name, x) for x in xs):
+    if is_permuted or not hasattr(kernel, "prepare") or not all(_is_known(name, x) for x in xs):
         return unprepared
     aligned = align_angles(angles, plan.alignments)
     if not libraries.is_torch(xs[0]):
@@ -255,7 +255,7 @@ def _obstacle(name: str, x: Array) -> ImportError | None:
     return _obstacles[key]
 
 
-def _is_tested(name: str, x: Array) -> bool:
+def _is_known(name: str, x: Array) -> bool:
     return _key(name, x) in _obstacles
 
 

@@ -193,7 +193,7 @@ class TableProgram(NamedTuple):
         return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
 
 
-def compiled_tables(rope: Embedding, positions: Array, arrays: Sequence[Array]) -> Any:
+def kernel_tables(rope: Embedding, positions: Array, arrays: Sequence[Array]) -> Any:
     """The program of a kernel for the tables of an embedding, for arrays like these; None if there is none."""
     # Tables must be float32, have exact phases, and be the same for queries and keys.
     if rope.phase != "exact" or rope.xpos is not None:

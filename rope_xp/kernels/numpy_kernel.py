@@ -36,7 +36,7 @@ class RotationProgram(NamedTuple):
         return rotate_all(xs, tables, self.rotation, self.inplace)
 
 
-class RowsProgram(NamedTuple):
+class FewNumbersProgram(NamedTuple):
     """A rotation of few numbers in contiguous rows, by tables that all arrays share, as complex numbers of NumPy."""
 
     # For few numbers, an operation of NumPy takes half the time of one of PyTorch, and a view of a tensor next to none.
@@ -86,6 +86,7 @@ class RowsProgram(NamedTuple):
 
     def _halves(self, x: Any, shape: tuple[int, ...], tables: Any, inplace: bool) -> Any:
         (sines, cosines), halves = tables, self.to_host(x).reshape(shape)
+        # The halves swapped; the sines of the two have opposite signs.
         products = halves[..., ::-1, :] * sines
         rotated = np.multiply(halves, cosines, halves if inplace else None)
         rotated += products
@@ -94,7 +95,7 @@ class RowsProgram(NamedTuple):
 
 def prepare(
     xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False
-) -> RotationProgram | RowsProgram | None:
+) -> RotationProgram | FewNumbersProgram | None:
     """A program for arrays like these, whose angles are reshaped to the shapes of these; None for rows of tables."""
     if len(angles[0]) > 2:
         return None
@@ -105,18 +106,18 @@ def prepare(
     return RotationProgram(rotation, inplace, [tuple(each[0].shape) for each in angles])
 
 
-def _prepare_rows(xs: Sequence[Any], sin: Any, rotation: Rotation, inplace: bool) -> RowsProgram:
+def _prepare_rows(xs: Sequence[Any], sin: Any, rotation: Rotation, inplace: bool) -> FewNumbersProgram:
     shapes = [tuple(x.shape) for x in (sin, *xs)]
     if rotation.read == "half":
         joined = [_joined(shape, sin.shape) for shape in shapes]
         shapes = [(*shape[:-1], shape[-1] // sin.shape[-1], sin.shape[-1]) for shape in joined]
     conversions = None if xs[0].dtype == sin.dtype else memory.to_and_from_float32(xs[0])
     on_host = memory.to_and_from_host(*(xs if conversions is None else [sin]))
-    return RowsProgram(rotation, inplace, shapes[0], shapes[1:], conversions, *on_host)
+    return FewNumbersProgram(rotation, inplace, shapes[0], shapes[1:], conversions, *on_host)
 
 
 def _joined(shape: Sequence[int], table_shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape in which neighbouring axes are one if a table repeats over all of them, or over none."""
+    """A shape in which neighbouring axes are one if the table has size 1 on all of them, or on none."""
     axes = groupby(zip(shape[:-1], table_shape[:-1]), lambda sizes: sizes[1] == 1)
     return *[prod([size for size, _ in group]) for _, group in axes], shape[-1]
 
@@ -253,7 +254,7 @@ _LARGEST_DIGIT = (1 << _BITS) - 1
 _NUMBERS_PER_BLOCK = 2**12  # float64 arrays of this size stay in the first cache of a core
 
 
-class Program(NamedTuple):
+class HostTables(NamedTuple):
     """The tables of integer positions, times `scale`."""
 
     frequencies: exact_phases.Frequencies
@@ -267,9 +268,9 @@ class Program(NamedTuple):
         return (sin, cos) if is_host else (memory.from_numpy(sin, positions), memory.from_numpy(cos, positions))
 
 
-def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> Program | None:
+def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> HostTables | None:
     is_integer = libraries.dtype_name(positions.dtype) in ("int32", "int64") and memory.is_native(positions)
-    return Program(frequencies, scale) if is_integer and frequencies.is_single_row else None
+    return HostTables(frequencies, scale) if is_integer and frequencies.is_single_row else None
 
 
 def sin_cos(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ from rope_xp.arrays.alignment import (
 from rope_xp.arrays.signature import Plans, signature_of
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.kernels import Kernel
-from rope_xp.kernels.angles import TableProgram, compiled_tables
+from rope_xp.kernels.angles import TableProgram, kernel_tables
 from rope_xp.kernels.reference import Angles, Rotation
 from rope_xp.kernels.tables import check_tables, convert_tables, pair_of
 from rope_xp.positions.sequence import count_from
@@ -36,7 +36,6 @@ class CallPlan(NamedTuple):
     # "tables": given tables; "rows": rows of given tables that positions select; "positions": a kernel computes angles;
     # "computed": tables from positions; "change": tables from a change of positions or frequencies, of rotated arrays.
     # Angles of `rotate.run` need not be aligned.
-
     rotation: Rotation
     source: Literal["tables", "rows", "positions", "computed", "change"]
     alignments: list[Alignment]  # of tables or positions, with each array
@@ -47,8 +46,8 @@ class CallPlan(NamedTuple):
     inplace: bool = False
     seq_axis: int = 0  # of the first array, if no positions are given
     delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
-    computed: tuple[Any, float] | None = None  # the frequencies and the factor, if a kernel computes angles
-    tables: tuple[Any, ...] = ()
+    for_kernel: tuple[Any, float] | None = None  # the frequencies and the factor, if a kernel computes angles
+    table_programs: tuple[Any, ...] = ()
     rotate: Any = None
     extents: memory.Extents | None = None  # of all arguments, if results overwrite arrays
 
@@ -128,7 +127,7 @@ def execute(
     if plan is None:
         plan = make(rope, arrays, tables, positions, *options)
         if plan.source == "computed":
-            plan = plan._replace(tables=_table_programs(plan, rope, arrays, positions, signature is not None))
+            plan = plan._replace(table_programs=_table_programs(plan, rope, arrays, positions, signature is not None))
         angles = angles_of(plan, rope, arrays, tables, positions)
         # Learned frequencies, which are in no signature, may need a derivative in a later call.
         are_fixed = bool(tables) or (plan.source != "change" and rope._frequencies.are_floats)
@@ -158,10 +157,10 @@ def angles_of_call(plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tab
         positions = checks.convert_positions("positions", positions, arrays[0])
     if plan.source == "positions":
         return [(positions,)] * len(arrays)
-    if not isinstance(plan.tables[0], TableProgram):
-        return [plan.tables[0].run(positions, arrays[0])] * len(arrays)
+    if not isinstance(plan.table_programs[0], TableProgram):
+        return [plan.table_programs[0].run(positions, arrays[0])] * len(arrays)
     widest = next((array for array in arrays if libraries.dtype_name(array.dtype) == "float64"), arrays[0])
-    of_query, *of_keys = [program.run(positions, widest) for program in plan.tables]
+    of_query, *of_keys = [program.run(positions, widest) for program in plan.table_programs]
     first = convert_tables(arrays[:1], of_query)
     return first + convert_tables(arrays[1:], of_keys[0] if of_keys else of_query)
 
@@ -213,7 +212,7 @@ def _table_programs(
     if is_kept and plan.are_ready:
         if positions is None:
             positions = count_from("positions", 0, libraries.size_of(arrays[0], plan.seq_axis), like=arrays[0])
-        compiled = compiled_tables(rope, positions, arrays)
+        compiled = kernel_tables(rope, positions, arrays)
     return (TableProgram.of(rope) if compiled is None else compiled,)
 
 
@@ -291,7 +290,7 @@ def _plan_positions(
     if heads_dim is None and _kernel_computes_angles(rope, positions, arrays):
         computed = rope._frequencies, rope._scale.attention_factor
         plan = _plan(rope, "positions", alignments, arrays, are_ready=are_ready, seq_axis=seq_axis)
-        return plan._replace(computed=computed)
+        return plan._replace(for_kernel=computed)
     if rope.xpos is not None and len(arrays) == 1:
         raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
     alignments = _alignments_of_tables(rope, shape, alignments, arrays, seq_dim, heads_dim)

@@ -12,7 +12,7 @@ from gguf.constants import MODEL_ARCH_NAMES
 from rope_xp import from_config
 from rope_xp.configs.readers import files, gguf_file
 from rope_xp.configs.readers.formats import mapping_of
-from rope_xp.configs.readers.gguf_file import gguf_metadata, read_gguf
+from rope_xp.configs.readers.gguf_file import metadata_of_file, read_gguf
 from rope_xp.configs.writers.gguf_architectures import HALF, INTERLEAVED, NOT_ROTARY, gguf_layout
 
 FACTORS = np.asarray([1.0, 1.5, 4.0, 8.0], np.float32)
@@ -86,7 +86,7 @@ def test_metadata_of_each_type(tmp_path):
     )
     expected = {"general.architecture": "llama", **{f"x.{kind}": value for kind, value in (numbers | lists).items()}}
     absent = {name: None for name in ("rope_factors_long.weight", "rope_factors_short.weight")}
-    found = gguf_metadata(path)
+    found = metadata_of_file(path)
     assert found == expected | absent | {"rope_freqs.weight": FACTORS.tolist()}
     assert {key: type(value) for key, value in found.items()} == {
         key: type(found[key]) for key in expected | absent
@@ -118,7 +118,7 @@ def test_a_vocabulary_is_skipped(tmp_path, counted):
         ("add_rope_freq_base", 5e5),
         tensors=[("output.weight", np.zeros((1000, 1000), np.float32))],
     )
-    found = {key: value for key, value in gguf_metadata(path).items() if value is not None}
+    found = {key: value for key, value in metadata_of_file(path).items() if value is not None}
     assert found == {"general.architecture": "llama", "llama.rope.freq_base": 5e5}
     assert counted.total < os.path.getsize(path) - 4_000_000  # the bytes of the tensor are not read
 

@@ -35,13 +35,13 @@ REQUIRED_VALUES: dict[str, Values] = {
 GROK_BLOCK = {"rope_type": "rope_type", "scaling_factor": "factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow"}
 
 
-def set_known_keys(keys: Keys, seq_len: int | None) -> None:
+def translate_own_keys(keys: Keys, seq_len: int | None) -> None:
     for key, wanted in REQUIRED_VALUES.get(keys.model_type, {}).items():
         value = keys.get(key)
         if value is not None and value != wanted:
             raise wrong_value(f"{key} must be {wanted!r} in model_type {keys.model_type!r}; got {value!r}")
-    if keys.model_type in SET_KNOWN_KEYS:
-        SET_KNOWN_KEYS[keys.model_type](keys, seq_len)
+    if keys.model_type in TRANSLATIONS:
+        TRANSLATIONS[keys.model_type](keys, seq_len)
 
 
 def variant_of(mapping: Config, model_type: str) -> str:
@@ -159,7 +159,7 @@ def _grok(keys: Keys, seq_len: int | None) -> None:
         keys.set_known("rope_scaling", block, "rope_type")
 
 
-SET_KNOWN_KEYS: dict[str, Callable[[Keys, int | None], None]] = {
+TRANSLATIONS: dict[str, Callable[[Keys, int | None], None]] = {
     "baichuan": _baichuan,
     "chatglm": _chatglm,
     "internlm": _internlm,

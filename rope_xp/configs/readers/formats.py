@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rope_xp.configs.families.family import Family
 from rope_xp.configs.keys import Keys, is_about_positions, require_spelling
 from rope_xp.configs.readers.files import MAX_BITS, MAX_LEVELS, MAX_VALUES, json_of_file
-from rope_xp.configs.readers.gguf_file import gguf_metadata
+from rope_xp.configs.readers.gguf_file import metadata_of_file
 from rope_xp.errors import wrong, wrong_type, wrong_value
 from rope_xp.types import Config, Values
 
@@ -22,7 +22,7 @@ def mapping_of(config: Any) -> Config:
         found = config
     elif isinstance(config, (str, os.PathLike)):
         path = _regular_file(Path(os.fsdecode(config)))
-        found = gguf_metadata(path) if path.suffix.lower() == ".gguf" else json_of_file(path)
+        found = metadata_of_file(path) if path.suffix.lower() == ".gguf" else json_of_file(path)
     elif hasattr(config, "to_dict") and not isinstance(config, type):
         found = config.to_dict()
     else:

@@ -47,7 +47,7 @@ class GGUFHeader(NamedTuple):
     factors: dict[str, list[float]]
 
 
-def gguf_metadata(path: Path) -> Values:
+def metadata_of_file(path: Path) -> Values:
     """The metadata of a GGUF file, without entries beyond the limits above, and the tensors in `FACTORS`."""
     # The value of a missing tensor is None. It is left out if the file is one of several: another may have it.
     header = read_gguf(path)
