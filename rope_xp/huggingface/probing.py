@@ -259,5 +259,5 @@ def _head_width(attention: Module, queries: Tensor) -> int:
     width = queries.shape[-1]
     stride = min(step for step, size in zip(queries.stride()[:-1], queries.shape) if size > 1)
     is_first = queries.stride(-1) == 1 and queries.storage_offset() == 0
-    widths = [getattr(attention, name, None) for name in HEAD_WIDTHS]
-    return stride if is_first and stride > width and stride in widths else width
+    is_named = any(getattr(attention, name, None) == stride for name in HEAD_WIDTHS)
+    return stride if is_first and stride > width and is_named else width
