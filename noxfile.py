@@ -173,7 +173,7 @@ def tests_oldest(session):
     python = with_oldest(session, "oldest", "fast", "cli", "plot", "onnx", "jax")
     # Old packages warn about what newer ones have deprecated.
     quiet, folders = ("-W", "ignore::DeprecationWarning"), ("tests/core", "tests/numpy", "tests/cli")
-    brief = (*PYTEST, *quiet, "-m", "not long and not slow")
+    brief = (*PYTEST, *quiet, "-m", "not long and not slow", "--hypothesis-profile=brief")
     python(*brief, "--xp=numpy", "--xp=cli", *folders, *session.posargs)
     # What a version of JAX can change. Compiling takes most of the time.
     files = [f"tests/core/test_{name}.py" for name in ("angles", "embedding", "kernels", "plans", "rotation", "tables")]
