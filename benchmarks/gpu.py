@@ -34,7 +34,10 @@ BOTH = ("float32", "bfloat16")
 LOADS = {name: replace(WORKLOADS[name], dtypes=BOTH, trained=BOTH) for name in ("prefill", "long", "decode")}
 GIVEN = ("tables", "rows", "positions")
 # The tests of the kernel, and with --dry a few of them.
-TESTS = {"tests/triton": ("not a_test_that_is_left_out", "strided_table"), "tests/core": ("not threads", "views_of_packed")}
+TESTS = {
+    "tests/triton": ("not a_test_that_is_left_out", "strided_table"),
+    "tests/core": ("not threads", "views_of_packed"),
+}
 TEST_SECONDS = 150  # for each folder
 NOTES = (
     "Medians of times on the device in µs, by CUDA events, with cold caches; those of JAX are shortest times of calls "
