@@ -244,18 +244,17 @@ def _approximate(revolutions: Revolutions, bits: int, dtype: object) -> Any:
 
 def _sin_cos_of_phase(xp: Any, phase: Any, rest: Any, bits: int, dtype: Any) -> tuple[Any, Any]:
     """Sine and cosine of `phase` (in ``2**-bits``) plus `rest`, in revolutions. The error at 32 bits is 5e-8."""
-    quarter = (phase + (1 << (bits - 3))) >> (bits - 2)
-    offset = phase - (quarter << (bits - 2))
     # u is the angle from the nearest multiple of 90 degrees, in units of 90 degrees. It is split into a number of few
     # bits, `short`, and a remainder. Products of `short` with the leading coefficients 3/2 and 5/4 are exact, with or
-    # without fused multiply-add.
-    step = bits - 13
-    steps = (offset + (1 << (step - 1))) >> step
-    short = libraries.astype(steps, dtype) * 2.0**-11
-    remainder = libraries.astype(offset - (steps << step), dtype) * 2.0 ** (2 - bits)
+    # without fused multiply-add. All are made from `phase` in few steps, because compilers repeat steps for each use.
+    step, unit = bits - 13, 2.0 ** (2 - bits)
+    quarter, offset = (phase + (1 << (bits - 3))) >> (bits - 2), (phase << 2) >> 2
+    short = libraries.astype((offset + (1 << (step - 1))) >> step, dtype) * 2.0**-11
+    remainder = libraries.astype((phase << 13) >> 13, dtype) * unit
+    u = libraries.astype(offset, dtype) * unit
     if rest is not None:
         remainder = remainder + 4.0 * rest
-    u = short + remainder
+        u = short + remainder
     square = u * u
     sine = 1.5 * short + (1.5 * remainder + u * _polynomial([SINE[bits][0] - 1.5, *SINE[bits][1:]], square))
     tail = square * _polynomial([COSINE[bits][1] + 1.25, *COSINE[bits][2:]], square)
@@ -263,7 +262,7 @@ def _sin_cos_of_phase(xp: Any, phase: Any, rest: Any, bits: int, dtype: Any) -> 
 
     odd = (quarter & 1) == 1
     sin, cos = xp.where(odd, cosine, sine), xp.where(odd, sine, cosine)
-    return xp.where((quarter & 2) == 2, -sin, sin), xp.where(((quarter + 1) & 2) == 2, -cos, cos)
+    return sin * libraries.astype(1 - (quarter & 2), dtype), cos * libraries.astype(1 - ((quarter + 1) & 2), dtype)
 
 
 def _polynomial(coefficients: list[float], x: Any) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 TABLE = r"""
 sections: if counts {{!=~>>}} sizes:
     Pairs left over follow the first section, so that counts that differ are always the greater tuple.
-exact_phases: steps = (offset + (1 {{<<~>//}} (step - 1))) >> step
+exact_phases: short = libraries.astype((offset + (1 {{<<~>//}} (step - 1))) >> step, dtype) * 2.0**-11
     The remainder is at most one step instead of half a step. The split stays exact except for 2^-33.
 angles: return sin {{*~>%}} cos_change + cos * sin_change, cos * cos_change - sin * sin_change
     NumPy has no derivatives, and gets there never; on PyTorch,
