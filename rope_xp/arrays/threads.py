@@ -19,7 +19,8 @@ _forked: list[bool] = []
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
-LONGEST_PAUSE = 1.0  # in seconds
+# In seconds. Threads that sleep wake up within the shortest wait; one that has no processor waits for longer.
+SHORTEST_WAIT, LONGEST_PAUSE = 5e-4, 1.0
 
 
 class _Pause:
@@ -32,6 +33,8 @@ class _Pause:
         """Decide after a call. `work` and `wait` are in seconds. The caller did this `fraction` of the parts."""
         if 0.0 < (work + wait) * fraction <= work:
             self.length = 0.0  # the threads saved time: alone, the caller would have taken longer
+            return
+        if wait < SHORTEST_WAIT:
             return
         self.length = min(max(wait, 2 * self.length), LONGEST_PAUSE)
         self.end = perf_counter() + self.length

@@ -335,6 +335,7 @@ def test_openmp_is_not_asked_again_after_a_wait_that_did_not_pay(pause, monkeypa
 def test_a_pause_is_decided_from_what_the_caller_did_and_waited():
     pause = threads._Pause()
     pause.after(work=1.0, wait=0.9, fraction=0.5)  # 1.9 seconds, of work that takes 2
+    pause.after(work=1e-5, wait=4e-4, fraction=1.0)  # the others were asleep
     assert pause.end == pause.length == 0.0
     pause.after(work=0.1, wait=0.02, fraction=1.0)  # nobody else did any
     assert pause.length == 0.02 and 0.0 < pause.end - perf_counter() <= 0.02
