@@ -115,6 +115,24 @@ def rotary_embedding_torch(case):
     return on_both(lambda x, angles: apply_rotary_emb(angles, x, seq_dim=seq_dim)), (angles,)
 
 
+@candidate("x-transformers", "torch", package="x-transformers", layouts=INTERLEAVED, orders=HEADS_FIRST)
+def x_transformers(case):
+    from x_transformers.x_transformers import apply_rotary_pos_emb
+
+    return on_both(apply_rotary_pos_emb), (case.table(np.asarray, "float32", wide=True)[None],)
+
+
+@candidate("Megatron-LM", "torch", package="megatron-core", orders=SEQ_FIRST)
+def megatron(case):
+    """Its function without Transformer Engine. Its arrays have the sequence before the batch."""
+    from megatron.core.models.common.embeddings.rope_utils import _apply_rotary_pos_emb_bshd
+
+    def rotate(x, angles):
+        return _apply_rotary_pos_emb_bshd(x.transpose(0, 1), angles, case.layout == "interleaved").transpose(0, 1)
+
+    return on_both(rotate), (case.table(np.asarray, "float32", wide=True)[:, None, None],)
+
+
 @candidate("torchtune", "torch", package="torchtune", layouts=INTERLEAVED, orders=SEQ_FIRST, compiles=True)
 def torchtune(case):
     module = load_file("torchtune", "modules/position_embeddings.py").RotaryPositionalEmbeddings
