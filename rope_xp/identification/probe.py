@@ -35,7 +35,7 @@ LONGEST_INDEX = 2**17
 SQUARE = 64
 # All positions below it are tried before a function is said to be the same, and so many beyond it. The first part is a
 # long call; short ones are faster.
-ALL_TRIED, BEYOND = 2**15, 2**13
+ALL_BELOW, RANDOM_BEYOND = 2**15, 2**13
 NUMBERS, CHUNK = 2**21, 2**11  # of the longest call; tokens of a part
 # The most batch rows, heads and tokens of a call.
 BATCH, HEADS, LONG = 3, 33, 257
@@ -112,7 +112,7 @@ class Probe:
         self.irregular = best.words if best.dtype else ""
         self.shape = " ".join(best.form.shape) if best.follows else None
         self.library = _library(best.form) if best.follows else ""
-        self.eps = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
+        self.roundoff = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
         self.longest_index = 4096
         self._rows = len(MORE)  # of the last call, where each needs another number
         self.widest = self._widest(shapes) if self.follows == "positions" and self.axis == "seq" else best.form
@@ -168,7 +168,7 @@ class Probe:
             return True
         known, found = (np.linalg.norm(each, axis=-1) for each in (np.concatenate([rows, narrow]), wide))
         off = np.abs(found[:, None] - known).min(axis=1)
-        return float(np.mean(off <= noise(self.eps) * known.max())) > 0.5
+        return float(np.mean(off <= noise(self.roundoff) * known.max())) > 0.5
 
     def _trial(self, form: Form, sizes: dict[str, int], stride: int = 1) -> Trial:
         """What a function does in one form, from equal rows at the same positions in two orders."""
@@ -395,17 +395,17 @@ def _require_array(y: Array, like: Array, shape: tuple[int, ...]) -> None:
 
 
 def longest_call(head_dim: int) -> int:
-    return min(max(NUMBERS // head_dim, 4 * CHUNK), ALL_TRIED)
+    return min(max(NUMBERS // head_dim, 4 * CHUNK), ALL_BELOW)
 
 
-def tried(context: int, head_dim: int) -> Iterator[np.ndarray]:
-    """Positions below `context` in ascending order, in parts: all below `ALL_TRIED`, then some."""
+def positions_to_try(context: int, head_dim: int) -> Iterator[np.ndarray]:
+    """Positions below `context` in ascending order, in parts: all below `ALL_BELOW`, then some."""
     long = longest_call(head_dim)
     yield np.arange(min(context, long))
     some = {context - 1, *(2**power + each for power in range(32) for each in (-1, 0, 1))}
-    some |= {*np.random.default_rng(0).integers(0, context, BEYOND).tolist()}
-    far = np.array(sorted(each for each in some if ALL_TRIED <= each < context), dtype=int)
-    for positions in (np.arange(long, min(context, ALL_TRIED)), far):
+    some |= {*np.random.default_rng(0).integers(0, context, RANDOM_BEYOND).tolist()}
+    far = np.array(sorted(each for each in some if ALL_BELOW <= each < context), dtype=int)
+    for positions in (np.arange(long, min(context, ALL_BELOW)), far):
         yield from (positions[start : start + CHUNK] for start in range(0, len(positions), CHUNK))
 
 
@@ -429,9 +429,11 @@ class Part(NamedTuple):
 
 
 def parts(probe: Probe, context: int, directions: np.ndarray | None) -> Iterator[Part]:
-    """Calls at many positions below `context`: those of `tried`, or all if the function counts rows."""
+    """Calls at many positions below `context`: those of `positions_to_try`, or all if the function counts rows."""
     for row in range(1 if directions is None else len(directions)):
-        for positions in [np.arange(context)] if probe.follows == "index" else tried(context, probe.head_dim):
+        for positions in (
+            [np.arange(context)] if probe.follows == "index" else positions_to_try(context, probe.head_dim)
+        ):
             yield Part(row, rows_at(probe.head_dim, positions), positions, along(directions, row, positions))
 
 
@@ -445,6 +447,8 @@ class Call(NamedTuple):
 
 def irregularity(probe: Probe, longest: int) -> str:
     """On what the result of a row depends besides its channels and its position, in words; empty if on nothing."""
+    if probe.irregular:
+        return probe.irregular
     # Each row of each call must have the result that it has in one call with all of them.
     if (probe.follows, probe.axis) != ("positions", "seq"):
         return ""
@@ -464,7 +468,7 @@ def irregularity(probe: Probe, longest: int) -> str:
         y = probe.together(x, each.positions)
         if y is None:
             return f"{each.words} fails: {probe.problems.pop()}"
-        close = noise(probe.eps) * max(1.0, np.abs(of_call).max())
+        close = noise(probe.roundoff) * max(1.0, np.abs(of_call).max())
         wrong = np.any(np.abs(y - of_call.reshape(x.shape)) > close, axis=-1)
         if wrong.any():
             return _in_words(each, wrong)

@@ -33,7 +33,7 @@ comparison/measures.py
         ==> max(ceil((beginning - angle) / step) + 1, after + 1)
     a pair that turns back starts ahead: start, step = -start, -step ==> step = -step
 identification/behaviour.py
-    sines that are swapped turn the same way: quarter * pi / 2 - start, -step ==> quarter * pi / 2 - start, step
+    sines that are swapped turn the same way: exchanged * pi / 2 - start, -step ==> exchanged * pi / 2 - start, step
 identification/search.py
     a value confirmed at any position: if wrong.any():\n                return int
         ==> if False:\n                return int
@@ -140,7 +140,7 @@ identification/precision.py
 identification/pairs.py
     the opposite direction: (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2 ==> (blocks[..., 0, 1] - blocks[..., 1, 0]) / 2
 identification/rules.py
-    divided pairs taken for kept ones: _bases(measured, of_last_pairs=True) ==> _bases(measured)
+    divided pairs taken for kept ones: _bases(target, of_last_pairs=True) ==> _bases(target)
 identification/search.py
     state that a long call leaves: again = self._matrices() ==> again = matrices
     a value that explains nothing: close = 6.0 * ==> close = np.inf *
