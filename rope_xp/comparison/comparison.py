@@ -28,7 +28,7 @@ from rope_xp.comparison.report import Comparison, Difference, number
 from rope_xp.configs.from_config import from_config
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.identification.behaviour import Behaviour, Map, directions_of
+from rope_xp.identification.behaviour import Behaviour, directions_of
 from rope_xp.identification.precision import COARSE_BITS
 from rope_xp.identification.probe import Function, Probe
 from rope_xp.reports import short_repr
@@ -198,7 +198,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     are_values = all(each.probe is None for each in both)
     if are_values and "scaling" not in causes and _softmax_scale(one) != _softmax_scale(other):
         causes, is_same = (*causes, "softmax scale"), False
-    scores = is_same or _scores_agree(a, b, tolerance, context)
+    scores = is_same or first_beyond(a.of_scores(), b.of_scores(), tolerance, context) is None
     if of_calls:
         found = {**fixed, "same": False}
         # Phases are those of other calls. What makes calls differ may be what makes phases look rounded.
@@ -236,10 +236,6 @@ def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) ->
 
 def _softmax_scale(each: Behaviour) -> float:
     return 1.0 if each.rope is None else each.rope.softmax_scale
-
-
-def _scores_agree(a: Map, b: Map, tolerance: float, context: int) -> bool:
-    return first_beyond(a.of_scores(), b.of_scores(), tolerance, context) is None
 
 
 def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | None:

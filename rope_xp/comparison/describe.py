@@ -76,20 +76,21 @@ class Finding(NamedTuple):
 
 def finding_of_value(rope: Embedding | None, reference: Embedding | None) -> Finding:
     """What a value does: if its frequencies are given as numbers, by the base of another one that explains them."""
+    given = Finding(behaviour_of(rope))
     if rope is None or rope.base is not None or reference is None or reference.base is None or rope.xpos is not None:
-        return Finding(behaviour_of(rope))
+        return given
     if (rope.axes, rope.heads, reference.axes, rope.head_dim) != (1, None, 1, reference.head_dim):
-        return Finding(behaviour_of(rope))
+        return given
     rows = frequencies_of(rope)[:, 0]
     same = {name: getattr(rope, name) for name in ("layout", "blocks", "rotary_dim", "first_channel", "phase")}
     options = {**same, "attention_factor": None, "xpos": None}
     found = nearest(reference, options, rows, np.zeros(rope.pairs), bool((rows <= 0.0).all()))
     if found is None:
-        return Finding(behaviour_of(rope))
+        return given
     behaviour = behaviour_of(found)
     behaviour = behaviour._replace(factor=behaviour.factor * rope.attention_factor / behaviour.attention_factor)
     is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
-    return Finding(behaviour_of(rope) if is_reference else behaviour)
+    return given if is_reference else Finding(behaviour)
 
 
 def finding_of_function(probe: Probe, reference: Embedding | None, context: int, positions_ignored: bool) -> Finding:
@@ -181,12 +182,10 @@ def _with_own_factors(behaviour: Behaviour, probe: Probe) -> Behaviour:
     directions = directions_of([behaviour.rope])
 
     def factors(positions: np.ndarray) -> Complex:
-        x = np.broadcast_to(row, (len(positions), probe.head_dim))
-        rows = range(1 if directions is None else len(directions))
-        results = [y for row in rows if (y := probe(x, along(directions, row, positions))) is not None]
-        if len(results) < len(rows):
+        y = _along_each(probe, np.broadcast_to(row, (len(positions), probe.head_dim)), positions, directions)
+        if y is None:
             return behaviour.map(directions).factors(positions)
-        return np.stack([y[:, to_first] + 1j * y[:, to_second] for y in results], axis=1)
+        return y[..., to_first] + 1j * y[..., to_second]
 
     return behaviour._replace(own_factors=factors)
 
@@ -301,8 +300,12 @@ def matrices_of(
     if finding.behaviour is not None:
         return finding.behaviour.map(directions).matrices(positions, head_dim)
     x, where = np.tile(np.eye(head_dim), (len(positions), 1)), np.repeat(positions, head_dim)
+    y = None if finding.probe is None else _along_each(finding.probe, x, where, directions)
+    return None if y is None else y.reshape(len(positions), head_dim, -1, head_dim).transpose(0, 2, 3, 1)
+
+
+def _along_each(probe: Probe, x: np.ndarray, positions: np.ndarray, directions: np.ndarray | None) -> np.ndarray | None:
+    """The results "rows directions head_dim" along each direction; None if a call fails."""
     rows = range(1 if directions is None else len(directions))
-    results = [y for row in rows if (y := _results_of(finding, x, directions, where, row)) is not None]
-    if len(results) < len(rows):
-        return None
-    return np.stack([y.reshape(-1, head_dim, head_dim).swapaxes(1, 2) for y in results], axis=1)
+    results = [y for row in rows if (y := probe(x, along(directions, row, positions))) is not None]
+    return np.stack(results, axis=1) if len(results) == len(rows) else None

@@ -274,7 +274,6 @@ def _read_part(
 def _read_layer(
     keys: Keys, family: Family, choice: Choice, is_translated: bool
 ) -> tuple[RotaryEmbedding | None, Provenance]:
-    """The embedding of one layer, or of all layers, and what is known about its values."""
     mapping, model_type = keys.mapping, keys.model_type
     layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
     translate_own_keys(keys, seq_len)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rope_xp.identification.precision import ROUNDOFF, exact_angles, roundings, wrapped
-from rope_xp.identification.rules import simplest
+from rope_xp.identification.rules import simplest_within
 
 # Entries below this part of the greatest one are zero. The sine of a slow pair is far above it.
 ZERO = 2.0**-40
@@ -228,7 +228,7 @@ def start_of(start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, rou
         return Start(None, "pairs are turned at position 0 by angles that no offset of the positions explains")
     whole, error = round(offset), max(error, 1e-6 * abs(offset))
     if abs(offset - whole) > error:
-        offset, whole = simplest(abs(offset) - error, abs(offset) + error)[0] * np.sign(offset), None
+        offset, whole = simplest_within(abs(offset), error) * np.sign(offset), None
     offset = float(offset) if whole is None else whole
     return Start(offset, f"positions are shifted: the angle at position p is that of p + {offset}".replace("+ -", "- "))
 

@@ -194,13 +194,15 @@ class Probe:
                 return Trial(form, dtype, None, "nothing" if unchanged else None, words)
             name, others = AXES[axes[0]], tuple(0 if each != axes[0] else slice(None) for each in range(3))
             first, other = first[others], other[others]
-            if unchanged:
-                longer = of(MORE, sizes | {name: len(MORE), "seq": len(MORE)}).y[others]
-                follows = _index_or_first_call(first, longer, close)
-                if follows == "index" and np.abs(of(ORDER + len(ORDER)).y[others] - first).max() > close:
-                    follows = None  # of positions, but not of each row's own
+            if not unchanged:
+                follows = "positions" if _follow_positions(first, other, OTHER_ORDER, close) else None
             else:
-                follows = _positions_or_none(first, other, close)
+                longer = of(MORE, sizes | {name: len(MORE), "seq": len(MORE)}).y[others]
+                follows = "first call" if _follow_positions(first, longer, MORE, close) else None
+                if np.abs(first - longer[: len(first)]).max() <= close:
+                    follows = "index"
+                    if np.abs(of(ORDER + len(ORDER)).y[others] - first).max() > close:
+                        follows = None  # of positions, but not of each row's own
         except Failure as failure:
             return Trial(form, dtype, words=str(failure))
         words = ""
@@ -274,21 +276,9 @@ class Probe:
         return y[rows] if self.follows == "index" else y
 
 
-def _positions_or_none(first: np.ndarray, other: np.ndarray, close: float) -> str | None:
-    """Whether rows follow their positions, from two calls with these in another order."""
-    if len(first) != len(ORDER):
-        return None
-    return "positions" if np.abs(first - other[np.argsort(OTHER_ORDER)[ORDER]]).max() <= close else None
-
-
-def _index_or_first_call(first: np.ndarray, longer: np.ndarray, close: float) -> str | None:
-    """What decides a result that stays if positions change, from a first call with more rows."""
-    if np.abs(first - longer[: len(first)]).max() <= close:
-        return "index"
-    if len(first) != len(ORDER):
-        return None
-    of_positions = longer[np.argsort(MORE)[ORDER]]
-    return "first call" if np.abs(first - of_positions).max() <= close else None
+def _follow_positions(first: np.ndarray, other: np.ndarray, order: np.ndarray, close: float) -> bool:
+    """Whether rows at `ORDER` have the results that their positions have in a call with another order."""
+    return len(first) == len(ORDER) and bool(np.abs(first - other[np.argsort(order)[ORDER]]).max() <= close)
 
 
 def _checked_shape(shape: object) -> str:
@@ -343,7 +333,8 @@ def _call(fn: Function, form: Form, x: np.ndarray, positions: np.ndarray) -> Res
     shape = given.shape
     try:
         with np.errstate(all="ignore"):
-            y = fn(_from_host(given, form.like), _integers(positions, form.like))
+            integers = positions.astype("int64" if libraries.has_64_bits(form.like) else "int32")
+            y = fn(_from_host(given, form.like), libraries.from_host(integers, like=form.like))
             _require_array(y, form.like, shape)
             host = libraries.to_host(y)
     except Failure:
@@ -374,10 +365,6 @@ def _from_host(x: np.ndarray, like: Array) -> Array:
     dtype = libraries.dtype_name(like.dtype)
     x = x.astype(dtype if dtype in ("float64", "float32", "float16") else "float32")
     return libraries.from_host(x, like=like, dtype=like.dtype)
-
-
-def _integers(positions: np.ndarray, like: Array) -> Array:
-    return libraries.from_host(positions.astype("int64" if libraries.has_64_bits(like) else "int32"), like=like)
 
 
 def _require_array(y: Array, like: Array, shape: tuple[int, ...]) -> None:

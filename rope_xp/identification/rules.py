@@ -52,18 +52,11 @@ class Rule(NamedTuple):
         if not self.change:
             return scaled
         if isinstance(scaling, Llama3Scaling):
-            return tuple(_llama3_scaled(once, scaling) for once in scaled)
+            return tuple(map(scaling._scaled, scaled))
         unscaled = geometric(self.base, rotary_dim)
         if isinstance(scaling, YarnScaling) and self.change == "with its ramp reversed":
             return tuple(w + w / scaling.factor - once for w, once in zip(unscaled, scaled))
         return tuple(once * once / w for w, once in zip(unscaled, scaled))
-
-
-def _llama3_scaled(w: float, scaling: Llama3Scaling) -> float:
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    turns = scaling.original_max_position_embeddings * w / (2 * pi)
-    kept = float(turns > high) if turns < low or turns > high else (turns - low) / ((high - low) or 1.0)
-    return (1.0 - kept) * w / scaling.factor + kept * w
 
 
 class Interval(NamedTuple):
@@ -137,6 +130,10 @@ def simplest(least: float, most: float) -> tuple[float, int]:
             if least <= number <= most:
                 return number, digits
     return (least + most) / 2, 18
+
+
+def simplest_within(number: float, error: float) -> float:
+    return simplest(number - error, number + error)[0]
 
 
 def _is_power(number: float) -> bool:
@@ -502,7 +499,7 @@ def _attention_factor(target: Target, factor: float) -> float | None:
     """The attention factor to state for YaRN: None if the measured one is the paper's."""
     if abs(0.1 * log(factor) + 1.0 - target.magnitude) <= target.magnitude_error:
         return None
-    return simplest(target.magnitude - target.magnitude_error, target.magnitude + target.magnitude_error)[0]
+    return simplest_within(target.magnitude, target.magnitude_error)
 
 
 def attention_in_words(scaling: YarnScaling, factor: float, error: float) -> str:

@@ -44,7 +44,7 @@ from rope_xp.identification.precision import (
     wrapped,
 )
 from rope_xp.identification.probe import CHUNK, STRIDES, Probe, irregularity, parts
-from rope_xp.identification.rules import attention_in_words, simplest
+from rope_xp.identification.rules import attention_in_words, simplest_within
 from rope_xp.identification.values import (
     Measured,
     Value,
@@ -106,13 +106,11 @@ class Search:
         )
 
     def run(self) -> None:
-        """Find what the function does, from the pairs to the value."""
         if self._can_be_called():
             with np.errstate(all="ignore"):  # extreme numbers of a function
                 self._search()
 
     def confirm(self) -> None:
-        """Find out whether the value also explains other positions and other calls."""
         if self.behaviour is None:
             return
         longest = (self.report.longest or 0) + 1
@@ -193,7 +191,6 @@ class Search:
             self._conclude_frequencies(channels, self._rotations(channels, matrices), matrices)
 
     def _rotations(self, channels: Channels, matrices: np.ndarray) -> Rotations:
-        """The rotations of the longest call that can be used."""
         # A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
         # do not follow. Then the first call is made again, to find out whether the long ones changed its result.
         blocks = matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]]
@@ -219,7 +216,7 @@ class Search:
                 where = "there" if until in SHORTER_LENGTHS else "before it"
                 self._why_not_longer["table"] = f"at {until:,} the angles do not follow: a table may end {where}"
                 seq_len = next(each for each in SHORTER_LENGTHS if each <= until)
-        self._has_state(matrices)
+        self._conclude_state(matrices)
         return found
 
     def _rotations_at(self, channels: Channels, positions: np.ndarray, axis: int | None = None) -> Rotations | None:
@@ -230,8 +227,8 @@ class Search:
         results = self.probe(x, where)
         return None if results is None else rotations_of(positions, blocks_of(channels, results))
 
-    def _has_state(self, matrices: np.ndarray) -> None:
-        """Whether the same short call gives another result after long ones."""
+    def _conclude_state(self, matrices: np.ndarray) -> None:
+        # A short call may give another result after long ones.
         again = self._matrices()
         if again is not None and not self.report.stateful:
             stateful = bool(np.abs(again - matrices).max() > 64 * self.roundoff_of_matrices * np.abs(matrices).max())
@@ -250,8 +247,9 @@ class Search:
             return
         self.conclude(is_rotation=True, relative=_are_scores_relative(matrices, roundoff))
         frequencies = fitted(rotations.angle[: len(powers(longest + 1))], roundoff)
-        magnitude = _magnitude(rotations, roundoff)
-        self.conclude(magnitude=magnitude[0])
+        length, error = float(np.median(rotations.length)), 4 * roundoff
+        magnitude = 1.0 if abs(length - 1.0) <= error else length
+        self.conclude(magnitude=magnitude)
         if frequencies.until is not None:
             self.conclude("not a rotary embedding: angles are not proportional to positions")
             self.conclude(self._first_rotated(channels, rotations.angle, roundoff))
@@ -273,7 +271,7 @@ class Search:
             return
         of_axes = frequencies.values[None] if self.probe.axes == 1 else of_axes
         direction = _direction(frequencies)
-        measured = Measured(self.probe.head_dim, channels, frequencies, direction, *magnitude, of_axes)
+        measured = Measured(self.probe.head_dim, channels, frequencies, direction, magnitude, error * length, of_axes)
         if not exchanged:
             self.conclude(direction=direction)
         self._conclude_embedding(measured, start, rotations.positions[1:], angle[1:], roundoff, exchanged)
@@ -355,26 +353,14 @@ class Search:
         name = self.report.precision or precision.name
         change = "" if value.change is None else value.change.in_words()
         self.behaviour = behaviour._replace(precision=name, roundoff=roundoff, axis=axis, change=change)
-        if self.near is None and not exchanged:
-            self._conclude_rope(self.behaviour, value, measured, w, precision, positions)
-
-    def _conclude_rope(
-        self,
-        behaviour: Behaviour,
-        value: Value,
-        measured: Measured,
-        w: np.ndarray,
-        precision: Precision,
-        positions: np.ndarray,
-    ) -> None:
-        """How much of the function the value, whose frequencies are `w`, explains; the value if that is all."""
-        frequencies = measured.frequencies
+        if self.near is not None or exchanged:
+            return
         self._explain_rule(value, measured.magnitude_error)
         off = np.abs(frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
         self.conclude(
             f"the frequencies of {len(w)} pairs were measured; those of the value are within {off:.1e} of each"
         )
-        explained = self._explained(behaviour, positions, precision)
+        explained = self._explained(self.behaviour, positions, precision)
         resolved = float(np.mean(frequencies.errors <= 1e-3 * np.abs(frequencies.values)))
         self.conclude(layout=value.rope.layout, confidence=resolved * explained)
         rope = with_axes(value, measured)
@@ -507,11 +493,6 @@ def _until(rotations: Rotations, at_least: float) -> int | None:
     return 0
 
 
-def _magnitude(rotations: Rotations, roundoff: float) -> tuple[float, float]:
-    length, error = float(np.median(rotations.length)), 4 * roundoff
-    return (1.0 if abs(length - 1.0) <= error else length), error * length
-
-
 def _of_text(rope: Embedding) -> Embedding:
     """An embedding of one axis that is the same where all position axes are equal."""
     if rope.base is not None:
@@ -522,7 +503,7 @@ def _of_text(rope: Embedding) -> Embedding:
 def _nearest_factor(measured: Measured, near: Embedding) -> float:
     found, error, own = measured.magnitude, measured.magnitude_error, near.attention_factor
     known = [each for each in (own, 1.0, own * own) if abs(each - found) <= max(2 * error, 1e-6 * each)]
-    return known[0] if known else simplest(found - max(error, 1e-7 * found), found + max(error, 1e-7 * found))[0]
+    return known[0] if known else simplest_within(found, max(error, 1e-7 * found))
 
 
 def _direction(frequencies: Fitted) -> int | None:

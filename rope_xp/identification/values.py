@@ -13,7 +13,7 @@ from rope_xp.frequencies import LinearScaling, Scaling
 from rope_xp.identification.behaviour import frequencies_of
 from rope_xp.identification.pairs import Channels, Fitted, Place, places_of
 from rope_xp.identification.precision import ROUNDOFF, rounded_to, roundings
-from rope_xp.identification.rules import Rule, Target, changed_rule_of, rule_of, simplest
+from rope_xp.identification.rules import Rule, Target, changed_rule_of, rule_of, simplest, simplest_within
 from rope_xp.sections import ORDERS, Sections
 from rope_xp.types import Array, Embedding, Values
 
@@ -58,7 +58,10 @@ def value_of(measured: Measured) -> Value | None:
                     _with_numbers(_options_of(place, measured), inv_freq.tolist(), measured), place.numbers, change
                 )
         of_all_pairs = (_of_all_pairs(places[0], each) for each in measured.frequencies[:2])
-        numbers = [_simplest_frequency(w, error) for w, error in zip(*of_all_pairs)]
+        numbers = [
+            0.0 if abs(w) <= error else float(np.sign(w)) * simplest_within(abs(w), error)
+            for w, error in zip(*of_all_pairs)
+        ]
         options = _options_of(places[0], measured)
         return Value(_with_numbers(options, numbers, measured), places[0].numbers)
     rule, place = min(found, key=lambda each: each[0].digits)
@@ -264,11 +267,4 @@ def _with_numbers(options: Values, inv_freq: Sequence[float] | Array | None, mea
 
 
 def _simplest_magnitude(measured: Measured) -> float:
-    if measured.magnitude == 1.0:
-        return 1.0
-    error = measured.magnitude_error
-    return simplest(measured.magnitude - error, measured.magnitude + error)[0]
-
-
-def _simplest_frequency(w: float, error: float) -> float:
-    return 0.0 if abs(w) <= error else float(np.sign(w)) * simplest(abs(w) - error, abs(w) + error)[0]
+    return 1.0 if measured.magnitude == 1.0 else simplest_within(measured.magnitude, measured.magnitude_error)

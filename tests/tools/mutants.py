@@ -129,8 +129,8 @@ configs/readers/gguf_file.py
     columns before rows: shape[::-1] ==> shape
     data of tensors without alignment: end + -end % alignment ==> end
 identification/probe.py
-    a table kept for each shape taken for an index: return "first call" if ==> return "index" if
-    positions of a call in another order: other[np.argsort(OTHER_ORDER)[ORDER]] ==> other
+    a table kept for each shape taken for an index: "first call" if _follow ==> "index" if _follow
+    positions of a call in another order: other[np.argsort(order)[ORDER]] ==> other
 identification/pairs.py
     whole turns lost: total, last = 2 * total + rest, position ==> total, last = wrapped(2 * total + rest), position
     offsets of the slowest pair alone: for w, of_pair in zip(frequencies[order], start[order]):
