@@ -151,7 +151,6 @@ def assert_same(
 
 
 def _comparison(given: Values, of_config: object, *options: Any) -> Comparison:
-    """The comparison of the two arguments that were given, by their names."""
     from rope_xp.comparison.comparison import choice_of, choices_of, comparison, options_of, subject_of
 
     choice, checked = choice_of(of_config), options_of(*options)

@@ -38,7 +38,7 @@ def _frequencies(each: Behaviour, rope: Embedding) -> str:
     if each.change:
         return f"those of {each.change}"
     if rope.base is not None:
-        how = "" if each.precision != "float32" else " in float32" if each.measured else " rounded to float32"
+        how = "" if each.precision != "float32" else " in float32" if each.own_factors else " rounded to float32"
         return f"those of base {number(rope.base)}{how}"
     values = np.abs(frequencies_of(rope))
     return f"{values.max():.6g} to {values.min():.6g} radians per token, given"
@@ -77,8 +77,8 @@ PROPERTIES = (
     Property(
         "sincos order",
         (),
-        ("quarter",),
-        lambda each, rope: "cosine and sine exchanged" if each.quarter else "as in RoFormer",
+        ("exchanged",),
+        lambda each, rope: "cosine and sine exchanged" if each.exchanged else "as in RoFormer",
         "Check the order in which sine and cosine are returned and unpacked.",
     ),
     Property(

@@ -28,7 +28,7 @@ from rope_xp.comparison.report import Comparison, Difference, number
 from rope_xp.configs.from_config import from_config
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.identification.behaviour import Behaviour, Map, directions_of
+from rope_xp.identification.behaviour import Behaviour, directions_of
 from rope_xp.identification.precision import COARSE_BITS
 from rope_xp.identification.probe import Function, Probe
 from rope_xp.reports import short_repr
@@ -53,7 +53,7 @@ OTHER_ADVICE = {
 }
 OF_CALLS = "If the function takes other arrays, say so by `shape` and `like`, or wrap it."
 # Where a function that nothing explains is compared.
-TRIED = np.array([*range(32), *(2**power for power in range(5, 17))])
+SOME_POSITIONS = np.array([*range(32), *(2**power for power in range(5, 17))])
 
 
 class Options(NamedTuple):
@@ -140,7 +140,7 @@ def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
             found = finding_of_function(probe, reference, context, options.positions_ignored)
             reference = reference or (found.behaviour and found.behaviour.rope)
         both.insert(0, found)
-    tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.eps for each in both if each.probe)])
+    tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.roundoff for each in both if each.probe)])
     directions = directions_of([reference])
     both = [confirmed(each, reference, directions, context, tolerance) for each in both]
     fixed = {"context": context, "tolerance": tolerance, "a": a.name, "b": b.name}
@@ -198,7 +198,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     are_values = all(each.probe is None for each in both)
     if are_values and "scaling" not in causes and _softmax_scale(one) != _softmax_scale(other):
         causes, is_same = (*causes, "softmax scale"), False
-    scores = is_same or _scores_agree(a, b, tolerance, context)
+    scores = is_same or first_beyond(a.of_scores(), b.of_scores(), tolerance, context) is None
     if of_calls:
         found = {**fixed, "same": False}
         # Phases are those of other calls. What makes calls differ may be what makes phases look rounded.
@@ -214,7 +214,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
 def _has_rounded_phases(each: Finding) -> bool:
     """Whether a function has phases of which only the size of the errors is known, as their noise is as large."""
     behaviour = each.behaviour
-    is_rounded = behaviour is not None and behaviour.precision in COARSE_BITS and not behaviour.measured
+    is_rounded = behaviour is not None and behaviour.precision in COARSE_BITS and not behaviour.own_factors
     return is_rounded and each.probe is not None
 
 
@@ -236,10 +236,6 @@ def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) ->
 
 def _softmax_scale(each: Behaviour) -> float:
     return 1.0 if each.rope is None else each.rope.softmax_scale
-
-
-def _scores_agree(a: Map, b: Map, tolerance: float, context: int) -> bool:
-    return first_beyond(a.of_scores(), b.of_scores(), tolerance, context) is None
 
 
 def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | None:
@@ -282,7 +278,7 @@ def _text(cause: str, each: Behaviour) -> str:
 
 
 def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | None, fixed: Values) -> Comparison:
-    """The report on functions that no behaviour reproduces. Positions are those of `TRIED`."""
+    """The report on functions that no behaviour reproduces. Positions are those of `SOME_POSITIONS`."""
     causes = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
     has_results = all(each.behaviour is not None or each.is_regular for each in both)
     first, is_same = None, False
@@ -290,7 +286,7 @@ def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | No
         context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
         unlike = first_difference(both, directions, context, tolerance)
         context = min(context, SEARCHED_INDEX) if any(each.is_counting for each in both) else context
-        positions = np.union1d(TRIED[context > TRIED], [] if unlike is None else [unlike]).astype(int)
+        positions = np.union1d(SOME_POSITIONS[context > SOME_POSITIONS], [] if unlike is None else [unlike]).astype(int)
         matrices = [matrices_of(each, positions, head_dim, directions) for each in both]
         a, b = matrices
         if a is not None and b is not None:

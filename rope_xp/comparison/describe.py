@@ -11,7 +11,7 @@ from rope_xp.comparison.report import number
 from rope_xp.identification.behaviour import Behaviour, Complex, behaviour_of, directions_of, frequencies_of
 from rope_xp.identification.precision import COARSE_BITS, noise, precision_of
 from rope_xp.identification.probe import (
-    ALL_TRIED,
+    ALL_BELOW,
     LONGEST_INDEX,
     Function,
     Probe,
@@ -19,8 +19,8 @@ from rope_xp.identification.probe import (
     irregularity,
     longest_call,
     parts,
+    positions_to_try,
     rows_at,
-    tried,
 )
 from rope_xp.identification.search import LONGEST, Search, first_unlike
 from rope_xp.identification.values import nearest
@@ -76,20 +76,21 @@ class Finding(NamedTuple):
 
 def finding_of_value(rope: Embedding | None, reference: Embedding | None) -> Finding:
     """What a value does: if its frequencies are given as numbers, by the base of another one that explains them."""
+    given = Finding(behaviour_of(rope))
     if rope is None or rope.base is not None or reference is None or reference.base is None or rope.xpos is not None:
-        return Finding(behaviour_of(rope))
+        return given
     if (rope.axes, rope.heads, reference.axes, rope.head_dim) != (1, None, 1, reference.head_dim):
-        return Finding(behaviour_of(rope))
+        return given
     rows = frequencies_of(rope)[:, 0]
     same = {name: getattr(rope, name) for name in ("layout", "blocks", "rotary_dim", "first_channel", "phase")}
     options = {**same, "attention_factor": None, "xpos": None}
     found = nearest(reference, options, rows, np.zeros(rope.pairs), bool((rows <= 0.0).all()))
     if found is None:
-        return Finding(behaviour_of(rope))
+        return given
     behaviour = behaviour_of(found)
     behaviour = behaviour._replace(factor=behaviour.factor * rope.attention_factor / behaviour.attention_factor)
     is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
-    return Finding(behaviour_of(rope) if is_reference else behaviour)
+    return given if is_reference else Finding(behaviour)
 
 
 def finding_of_function(probe: Probe, reference: Embedding | None, context: int, positions_ignored: bool) -> Finding:
@@ -111,7 +112,7 @@ def finding_of_function(probe: Probe, reference: Embedding | None, context: int,
             found = found.with_cause("calls", "If that is meant, pass positions_ignored=True.")
         if probe.axes > 1:
             return found if found.causes else found.with_cause("unknown", "It cannot follow several position axes.")
-    irregular = probe.irregular or irregularity(probe, context)
+    irregular = irregularity(probe, context)
     length = _length(probe, context)
     if length < context:
         found = found._replace(length=length)
@@ -119,19 +120,20 @@ def finding_of_function(probe: Probe, reference: Embedding | None, context: int,
             return found.with_cause("length", *problems)
         words = _as_sentence(f"the function fails from position {length:,} on: {shorten(probe.problems[-1], 200)}")
         found = found.with_cause("length", words)
-        irregular = probe.irregular or irregularity(probe, length)
+        irregular = irregularity(probe, length)
     if irregular:
         words = "The results of the function do not follow from the channels and the positions alone"
         found = found.with_cause("calls", f"{words}: {irregular}.")
     if probe.follows == "nothing":
         x = np.arange(1.0, probe.head_dim + 1.0)[None]
         y = probe(x, np.array([1]))
-        if y is None or np.abs(y - x).max() > 64 * probe.eps * probe.head_dim:
+        if y is None or np.abs(y - x).max() > 64 * probe.roundoff * probe.head_dim:
             return found.with_cause("rotation", "The function gives the same result at every position that was tried.")
         return found._replace(behaviour=Behaviour(None))
     # Calls beyond the context could change what a function that keeps tables does below it.
     longest = SEARCHED_INDEX if probe.follows == "index" else min(max(length, 8), LONGEST)
-    search = Search(probe, longest, reference).run()
+    search = Search(probe, longest, reference)
+    search.run()
     found = found._replace(rotates=search.report.is_rotation is not False)
     if search.report.stateful and "calls" not in found.causes:
         found = found.with_cause("state", "The function gives other results for a call after it was called otherwise.")
@@ -140,7 +142,7 @@ def finding_of_function(probe: Probe, reference: Embedding | None, context: int,
         return found.with_cause(search.cause, *map(_as_sentence, search.reasons))
     if "length" in found.causes and "NaN" in found.problems[0] and _overflows(search.behaviour, length):
         found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
-    return found._replace(behaviour=_with_measured(search.behaviour, probe))
+    return found._replace(behaviour=_with_own_factors(search.behaviour, probe))
 
 
 def _length(probe: Probe, context: int) -> int:
@@ -168,10 +170,10 @@ def _as_sentence(problem: str) -> str:
     return f"{problem[:1].upper()}{problem[1:]}."
 
 
-def _with_measured(behaviour: Behaviour, probe: Probe) -> Behaviour:
+def _with_own_factors(behaviour: Behaviour, probe: Probe) -> Behaviour:
     """A behaviour with the phases of the function itself if they matter."""
     are_exact = behaviour.precision == "exact" and behaviour.rope is not None and behaviour.rope.base is not None
-    if are_exact or behaviour.axis != "tokens" or probe.follows != "positions" or probe.eps > COARSE:
+    if are_exact or behaviour.axis != "tokens" or probe.follows != "positions" or probe.roundoff > COARSE:
         return behaviour
     first, _, to_first, to_second = behaviour.map().channels
     row = np.zeros(probe.head_dim)
@@ -180,14 +182,12 @@ def _with_measured(behaviour: Behaviour, probe: Probe) -> Behaviour:
     directions = directions_of([behaviour.rope])
 
     def factors(positions: np.ndarray) -> Complex:
-        x = np.broadcast_to(row, (len(positions), probe.head_dim))
-        rows = range(1 if directions is None else len(directions))
-        results = [y for row in rows if (y := probe(x, along(directions, row, positions))) is not None]
-        if len(results) < len(rows):
+        y = _along_each(probe, np.broadcast_to(row, (len(positions), probe.head_dim)), positions, directions)
+        if y is None:
             return behaviour.map(directions).factors(positions)
-        return np.stack([y[:, to_first] + 1j * y[:, to_second] for y in results], axis=1)
+        return y[..., to_first] + 1j * y[..., to_second]
 
-    return behaviour._replace(measured=factors)
+    return behaviour._replace(own_factors=factors)
 
 
 def confirmed(
@@ -227,7 +227,7 @@ def _in_terms_of(reference: Embedding | None, behaviour: Behaviour) -> Iterator[
 
 def _with_rounded_phases(probe: Probe, behaviour: Behaviour, context: int) -> Behaviour | None:
     """A behaviour with rounded phases if they explain the angles below a context, of which few were known before."""
-    if behaviour.rope is None or probe.eps < COARSE:
+    if behaviour.rope is None or probe.roundoff < COARSE:
         return None
     exact, positions = behaviour.with_exact_phases().map(), np.arange(1, context)
     x = rows_at(probe.head_dim, positions)
@@ -245,7 +245,11 @@ def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
     """Whether a position has another result in a call with few tokens than in one with many."""
     few, many = np.array([position, 0]), np.append(position, np.arange(1, count))
     one, other = (probe(np.ones((len(each), probe.head_dim)), each) for each in (few, many))
-    return one is None or other is None or bool(np.abs(one[0] - other[0]).max() > noise(probe.eps) * np.abs(one).max())
+    return (
+        one is None
+        or other is None
+        or bool(np.abs(one[0] - other[0]).max() > noise(probe.roundoff) * np.abs(one).max())
+    )
 
 
 def compared(finding: Finding, context: int) -> int:
@@ -257,14 +261,14 @@ def compared(finding: Finding, context: int) -> int:
 def sample_of(findings: list[Finding], context: int) -> str:
     count = min(compared(each, context) for each in findings)
     ignored = any(each.is_counting for each in findings)
-    if all(each.probe is None for each in findings) or (count == context and (ignored or context <= ALL_TRIED)):
+    if all(each.probe is None for each in findings) or (count == context and (ignored or context <= ALL_BELOW)):
         return ""
-    if ignored or count <= ALL_TRIED:
+    if ignored or count <= ALL_BELOW:
         return f"All positions below {number(count)} were tried, and none beyond." if ignored else ""
     head_dim = max(each.probe.head_dim for each in findings if each.probe)
-    some = sum(map(len, tried(count, head_dim))) - ALL_TRIED
+    some = sum(map(len, positions_to_try(count, head_dim))) - ALL_BELOW
     in_calls = f"in calls with at most {number(longest_call(head_dim))} tokens"
-    return f"All positions below {number(ALL_TRIED)} were tried, and {number(some)} beyond, {in_calls}."
+    return f"All positions below {number(ALL_BELOW)} were tried, and {number(some)} beyond, {in_calls}."
 
 
 def first_difference(
@@ -296,8 +300,12 @@ def matrices_of(
     if finding.behaviour is not None:
         return finding.behaviour.map(directions).matrices(positions, head_dim)
     x, where = np.tile(np.eye(head_dim), (len(positions), 1)), np.repeat(positions, head_dim)
+    y = None if finding.probe is None else _along_each(finding.probe, x, where, directions)
+    return None if y is None else y.reshape(len(positions), head_dim, -1, head_dim).transpose(0, 2, 3, 1)
+
+
+def _along_each(probe: Probe, x: np.ndarray, positions: np.ndarray, directions: np.ndarray | None) -> np.ndarray | None:
+    """The results "rows directions head_dim" along each direction; None if a call fails."""
     rows = range(1 if directions is None else len(directions))
-    results = [y for row in rows if (y := _results_of(finding, x, directions, where, row)) is not None]
-    if len(results) < len(rows):
-        return None
-    return np.stack([y.reshape(-1, head_dim, head_dim).swapaxes(1, 2) for y in results], axis=1)
+    results = [y for row in rows if (y := probe(x, along(directions, row, positions))) is not None]
+    return np.stack(results, axis=1) if len(results) == len(rows) else None

@@ -37,7 +37,7 @@ def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0) -> 
     both = aligned(a, b)
     if both is None:
         return _first_of_matrices(a, b, limit, context)
-    if a.phase == b.phase == "exact" and not (a.measured or b.measured) and _grow_alike(*both):
+    if a.phase == b.phase == "exact" and not (a.own_factors or b.own_factors) and _grow_alike(*both):
         found = [first for pair in _columns(*both) if (first := _first_of_pair(*pair, limit)) is not None]
         first = min(found, default=context)
         return first if first < context else None
@@ -88,7 +88,7 @@ def _entry(angle: float, edge: float, step: float, after: int) -> int:
 
 def _pairs_that_may_differ(a: Map, b: Map, limit: float, context: int) -> tuple[Map, Map]:
     """The maps without the pairs whose difference cannot reach the limit below `context`."""
-    if not _grow_alike(a, b) or a.measured or b.measured:
+    if not _grow_alike(a, b) or a.own_factors or b.own_factors:
         return a, b
     fastest = np.maximum(np.abs(a.step), np.abs(b.step)).max(axis=0)
     size = np.maximum(a.size, b.size)

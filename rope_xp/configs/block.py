@@ -39,42 +39,43 @@ IGNORED_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "
 ONLY_VALUES = {"rotary_scaling_factor": 1, "position_embedding_xdrope": False}
 
 
-def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
+def block_of(keys: Keys, family: Family, layer_type: str) -> Keys | None:
     """The rotary block of a layer type; None if it is null for that type."""
     parameters, scaling = keys.nested("rope_parameters").mapping, keys.nested("rope_scaling").mapping
     if parameters and scaling and parameters != scaling:
         raise wrong_value("rope_parameters or rope_scaling must be given, not both; got both")
     labels, by_type = nested_by(keys, family), family.layers.by_type
     if labels:
-        return _nested_block(parameters, labels, label, family.quirks.redundant_keys)
+        return _nested_block(parameters, labels, layer_type, family.quirks.redundant_keys)
     if by_type:
-        _check_label(by_type, label, "layer types differ")
+        _check_label(by_type, layer_type, "layer types differ")
     if parameters and len(by_type) > 1:
         raise wrong_value(
             f"rope_parameters must be nested by layer type, {comma_separated(by_type)}; got {dict(parameters)}"
         )
     if parameters or scaling:
         return Keys("rope_parameters" if parameters else "rope_scaling", parameters or scaling)
-    default = family.of_type(label).defaults.get("rope_parameters", {})
+    default = family.of_type(layer_type).defaults.get("rope_parameters", {})
     return None if default is None else Keys(DEFAULT_BLOCK_NAME, default)
 
 
-def _nested_block(parameters: Config, labels: list[str], label: str, redundant: tuple[str, ...]) -> Keys | None:
-    _check_label(labels, label, "rope_parameters are nested by it")
+def _nested_block(parameters: Config, labels: list[str], layer_type: str, redundant: tuple[str, ...]) -> Keys | None:
+    _check_label(labels, layer_type, "rope_parameters are nested by it")
     outer = {key: value for key, value in parameters.items() if key not in labels and key not in redundant}
     if outer:
         raise wrong_value(
             f"rope_parameters must have only blocks of layer types, {comma_separated(labels)}, or none; "
             f"got both: {outer}"
         )
-    return None if parameters[label] is None else Keys(f"rope_parameters of {label!r}", parameters[label])
+    block = parameters[layer_type]
+    return None if block is None else Keys(f"rope_parameters of {layer_type!r}", block)
 
 
-def _check_label(labels: Collection[str], label: str, why: str) -> None:
-    if label not in labels:
+def _check_label(labels: Collection[str], layer_type: str, why: str) -> None:
+    if layer_type not in labels:
         raise wrong_value(
             f"layer or layer_type must be given, because {why}: {comma_separated(labels)}; "
-            f"got layer_type={label or None!r}"
+            f"got layer_type={layer_type or None!r}"
         )
 
 
@@ -84,7 +85,7 @@ def embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
 
 
 def _embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
-    if not _is_scaled(config):
+    if not _has_rule(config):
         config = _without_scaling(config)
     head_dim, base, rope_type = head_dim_of(config), base_of(config), rope_type_of(config)
     rotary_dim = rotated_channels_of(config, rope_type, head_dim)
@@ -96,7 +97,7 @@ def _embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
         "layout": layout_of(config),
         "blocks": config.family.pairing.blocks,
     }
-    _ignore_known_keys(config)
+    _require_known_keys(config)
     if config.family.is_latent and not head_dim:
         return None  # a latent attention without a rotated part
     if rotary_dim < 1:
@@ -133,8 +134,9 @@ def _frequencies(
     return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
 
 
-def _is_scaled(config: LayerConfig) -> bool:
-    keys, key = config.keys, config.family.layers.scaled
+def _has_rule(config: LayerConfig) -> bool:
+    """Whether the scaling rule of the block applies to the layer."""
+    keys, key = config.keys, config.family.layers.scaled_key
     if not key:
         return config.scaled or config.block.name != "rope_scaling"
     scaled = keys.list_of(key)
@@ -154,9 +156,9 @@ def _without_scaling(config: LayerConfig) -> LayerConfig:
     try:
         embedding_of(replace(config, keys=others, layer=..., scaled=True))
     finally:
-        config.keys.ignore_as(others)
+        config.keys.mark_all_read_by(others)
     block = config.block.mapping
-    kept = {"rope_theta": block["rope_theta"]} if config.family.layers.scaled and "rope_theta" in block else {}
+    kept = {"rope_theta": block["rope_theta"]} if config.family.layers.scaled_key and "rope_theta" in block else {}
     return replace(config, block=Keys("no block", kept), scaled=True)
 
 
@@ -168,12 +170,12 @@ def _check_switches(config: LayerConfig) -> None:
             raise wrong_value(f"{name} must be {wanted} in {keys.name}; got {stated}")
 
 
-def _ignore_known_keys(config: LayerConfig) -> None:
+def _require_known_keys(config: LayerConfig) -> None:
     keys, block, quirks = config.keys, config.block, config.family.quirks
-    block.ignore(*quirks.ignored_in_block, *IGNORED_IN_BLOCK)
+    block.mark_as_read(*quirks.ignored_in_block, *IGNORED_IN_BLOCK)
     block.require_all_read(owners=rules_with)
-    keys.ignore(*quirks.ignored_keys, *(name for name in IGNORED_IF_NULL if keys.mapping.get(name) is None))
-    keys.ignore(*(name for name, value in ONLY_VALUES.items() if keys.mapping.get(name, value) == value))
+    keys.mark_as_read(*quirks.ignored_keys, *(name for name in IGNORED_IF_NULL if keys.mapping.get(name) is None))
+    keys.mark_as_read(*(name for name, value in ONLY_VALUES.items() if keys.mapping.get(name, value) == value))
 
 
 def rules_with(key: object) -> str:
@@ -275,7 +277,7 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> 
     if issubclass(rule, YarnScaling) and block.mapping.get("apply_yarn_scaling") is False:
         # As `to_config("vllm")` writes it: the factor of the tables, without YaRN's own.
         whole = block.get(MULTIPLIER)
-        block.ignore("apply_yarn_scaling")
+        block.mark_as_read("apply_yarn_scaling")
         values["attention_factor"] = consistent_value("attention_factor", values["attention_factor"], whole, block.name)
     if "seq_len" in names:
         values["seq_len"] = config.seq_len

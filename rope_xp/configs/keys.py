@@ -204,11 +204,11 @@ class Keys:
             raise wrong_type(f"{name} must be a mapping; got {value!r}")
         return Keys(name, value or {}, self.model_type)
 
-    def ignore(self, *names: str) -> None:
+    def mark_as_read(self, *names: str) -> None:
         self._read.update(names)
 
-    def ignore_as(self, other: "Keys") -> None:
-        """Mark the keys as read that `other`, a copy of this mapping, has read."""
+    def mark_all_read_by(self, other: "Keys") -> None:
+        """Mark those keys as read that `other`, a copy of this mapping, has read."""
         self._read |= other._read
 
     def first(self, *names: str) -> Any:

@@ -86,7 +86,8 @@ def _type_at(keys: Keys, family: Family, layer: int, types: list[str]) -> str | 
     return types[layer]
 
 
-def label_of(layers: Layers, layer_type: str | None) -> str:
+def row_type_of(layers: Layers, layer_type: str | None) -> str:
+    """The type whose row and block a layer of this type has; empty for that of all layers."""
     if not layers.same_as or layer_type is None or layer_type in layers.by_type:
         return layer_type or ""
     return layers.same_as.get(layer_type, layers.same_as.get(..., layer_type))
@@ -111,7 +112,7 @@ def types_of(keys: Keys, family: Family, layer: object = None) -> list[str]:
             return []
         pattern = keys.fresh()
         types = family.layers.types(pattern, count)
-        keys.ignore_as(pattern)
+        keys.mark_all_read_by(pattern)
     if not isinstance(types, (list, tuple)) or not all(isinstance(each, str) for each in types):
         raise wrong_type(f"layer_types must be a list of strings; got {types!r}")
     if family.layers.last_is_full and is_complete and types:
@@ -133,7 +134,7 @@ def layers_of(keys: Keys) -> int | None:
 def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> bool:
     layers, listed = family.layers, family.layers.listed
     if listed is not None:
-        keys.ignore(listed.key)
+        keys.mark_as_read(listed.key)
     if layers.only_if is not None and not _has_value(keys, family, *layers.only_if):
         return False
     if layers.rotated is not None and not layers.rotated(keys, layer, layer_type):
@@ -328,7 +329,7 @@ def sliding_only(*, unless_null: str = "", dense_prefix: bool = False) -> Rotate
     """Layers with full attention are not rotated, unless a key is null, or for dense layers with `dense_prefix`."""
 
     def rotated(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
-        keys.ignore(unless_null)
+        keys.mark_as_read(unless_null)
         if layer_type != "full_attention":
             return True
         if unless_null and unless_null in keys.mapping:

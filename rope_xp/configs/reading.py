@@ -33,7 +33,7 @@ from rope_xp.configs.keys import (
     misspelt_first,
     shortened,
 )
-from rope_xp.configs.layers import LayerConfig, is_rotated, label_of, layer_type_of, layers_of, nested_by, types_of
+from rope_xp.configs.layers import LayerConfig, is_rotated, layer_type_of, layers_of, nested_by, row_type_of, types_of
 from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
 from rope_xp.configs.readers.command_line import CommandLine, command_line
 from rope_xp.configs.readers.formats import (
@@ -74,11 +74,11 @@ class Choice(NamedTuple):
     of_indexer: bool = False  # the embedding of the indexer is wanted, not that of the attention
 
 
-def read(config: object, flags: object, choice: Choice) -> RotaryEmbedding | None:
+def read_config(config: object, flags: object, choice: Choice) -> RotaryEmbedding | None:
     try:
-        choice = _checked(choice)
+        choice = _checked_choice(choice)
         whole = mapping_of(config)
-        return _from_mapping(whole, choice) if flags is None else _with_flags(command_line(flags), whole, choice)
+        return _read_mapping(whole, choice) if flags is None else _read_with_flags(command_line(flags), whole, choice)
     except (TypeError, ValueError, OSError) as error:
         message = shortened(error, "" if isinstance(error, OSError) else file_of(config))
         if message == str(error):
@@ -88,7 +88,7 @@ def read(config: object, flags: object, choice: Choice) -> RotaryEmbedding | Non
         raise kind(message).with_traceback(error.__traceback__) from None
 
 
-def _checked(choice: Choice) -> Choice:
+def _checked_choice(choice: Choice) -> Choice:
     layer, layer_type = choice.layer, choice.layer_type
     check_size([choice.part, layer, layer_type, choice.seq_len])
     if choice.layout is not None:
@@ -106,14 +106,14 @@ def _checked(choice: Choice) -> Choice:
     return choice._replace(layer=layer, strict=checks.boolean("strict", choice.strict))
 
 
-def _with_flags(line: CommandLine, whole: Config, choice: Choice) -> RotaryEmbedding | None:
+def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> RotaryEmbedding | None:
     """The embedding that an engine computes with arguments. Its remarks say which of them change nothing."""
     if choice.compat is not None:
         raise wrong_value(f"compat must be None with flags; got {choice.compat!r}")
     remarks: list[str] = []
     source = ""
     if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
-        rope = _from_mapping(whole, choice)
+        rope = _read_mapping(whole, choice)
         if rope is None:
             return None
         source = "the GGUF file that llama.cpp's converter writes for the config"
@@ -126,15 +126,15 @@ def _with_flags(line: CommandLine, whole: Config, choice: Choice) -> RotaryEmbed
         remarks += of_writer
         choice = choice._replace(layer=None, layer_type=None, layout=rope.layout, part=None, strict=False)
 
-    def read(line: CommandLine) -> RotaryEmbedding | None:
+    def read_as(line: CommandLine) -> RotaryEmbedding | None:
         of_llama_cpp = line.engine == "llama.cpp"
         changed = with_arguments(line, whole) if of_llama_cpp else with_overrides(line, whole, choice.part)
         remarks.extend(changed.remarks)
         length = changed.context if choice.seq_len is None else choice.seq_len
-        return _from_mapping(changed.mapping, choice._replace(seq_len=length), changed.betas)
+        return _read_mapping(changed.mapping, choice._replace(seq_len=length), changed.betas)
 
-    rope = read(line)
-    if line.flags and _is_same(rope, lambda: read(line._replace(flags=()))):
+    rope = read_as(line)
+    if line.flags and _is_same(rope, lambda: read_as(line._replace(flags=()))):
         names = comma_separated({name for name, _ in line.flags})
         remarks.append(f"{names} of the flags: nothing changes")
     if rope is None:
@@ -152,20 +152,20 @@ def _is_same(rope: RotaryEmbedding | None, read: Callable[[], RotaryEmbedding | 
         return False
 
 
-def _from_mapping(whole: Config, choice: Choice, betas: Mapping[str, float] | None = None) -> RotaryEmbedding | None:
+def _read_mapping(whole: Config, choice: Choice, betas: Mapping[str, float] | None = None) -> RotaryEmbedding | None:
     form = format_of(whole)
     if form is None:
-        return _of_transformers(whole, choice)
+        return _read_transformers(whole, choice)
     try:
         if not form.readers:
-            return _of_transformers(with_mlx_rule(whole), choice)
-        return _of_format(form, whole, choice, betas or {})
+            return _read_transformers(with_mlx_rule(whole), choice)
+        return _read_format(form, whole, choice, betas or {})
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{error} (the mapping was read as {form.name})") from None
 
 
-def _of_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str, float]) -> RotaryEmbedding | None:
+def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str, float]) -> RotaryEmbedding | None:
     """The embedding of a config in another format, which is translated first. `betas` replace those of YaRN."""
     if choice.compat is not None:
         raise wrong_value(f"compat must be None for this format; got {choice.compat!r}")
@@ -177,7 +177,7 @@ def _of_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str, 
         return None
     config, family = translated
     config = _with_betas({key: value for key, value in config.items() if value is not None}, betas)
-    rope, provenance = _read(config, "", _with_layout(family, choice.layout), choice, is_translated=True)
+    rope, provenance = _read_part(config, "", _with_layout(family, choice.layout), choice, is_translated=True)
     provenance = replace(
         provenance,
         defaults=(*source.defaults.values(), *provenance.defaults),
@@ -185,7 +185,7 @@ def _of_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str, 
         stated=tuple(source.found()),
         format=form.name,
     )
-    return _checked_provenance(rope, provenance, choice.strict)
+    return _with_provenance(rope, provenance, choice.strict)
 
 
 def _with_betas(config: Values, betas: Mapping[str, float]) -> Values:
@@ -198,14 +198,14 @@ def _with_betas(config: Values, betas: Mapping[str, float]) -> Values:
     return {**config, "rope_parameters": {**block, **betas}} if block.get("rope_type") == "yarn" else config
 
 
-def _checked_provenance(rope: RotaryEmbedding | None, provenance: Provenance, strict: bool) -> RotaryEmbedding | None:
+def _with_provenance(rope: RotaryEmbedding | None, provenance: Provenance, strict: bool) -> RotaryEmbedding | None:
     if strict and provenance.defaults:
         defaults = defaults_as_text(provenance.defaults)
         raise wrong_value(f"every value must be in the config with strict=True; got {defaults}")
     return None if rope is None else with_provenance(rope, provenance)
 
 
-def _of_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
+def _read_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
     mapping, model_type, outside = part_of(whole, choice.part)
     model_type = variant_of(mapping, model_type)
     if model_type in UNROTATED:
@@ -214,13 +214,13 @@ def _of_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
     family = _family_of(mapping, model_type, choice.layout)
     defaults = DEFAULTS_IN_COMPOSITE.get((whole.get("model_type"), model_type), {})
     family = replace(family, defaults={**family.defaults, **defaults})
-    rope, provenance = _read(mapping, model_type, family, choice)
+    rope, provenance = _read_part(mapping, model_type, family, choice)
     provenance = replace(provenance, file_type=whole.get("model_type") or "", path=path_to(mapping, whole))
     if outside and choice.compat is None:
         both = {**mapping, **outside}
-        if not _is_same(rope, lambda: _read(both, model_type, family, choice)[0]):
+        if not _is_same(rope, lambda: _read_part(both, model_type, family, choice)[0]):
             raise wrong_value(f"keys about positions must be in the part, not outside it; got {outside}")
-    return _checked_provenance(rope, provenance, choice.strict)
+    return _with_provenance(rope, provenance, choice.strict)
 
 
 def _family_of(mapping: Config, model_type: str, layout: str | None) -> Family:
@@ -256,7 +256,7 @@ def _unknown(mapping: Config, model_type: str) -> ValueError:
     )
 
 
-def _read(
+def _read_part(
     mapping: Config, model_type: str, family: Family, choice: Choice, is_translated: bool = False
 ) -> tuple[RotaryEmbedding | None, Provenance]:
     """Read one part of a config with the row of its family. The provenance has the values that it does not state."""
@@ -266,7 +266,7 @@ def _read(
     if rope is None or (choice.layer is None and choice.layer_type is None):
         return rope, provenance
     all_layers = choice._replace(layer=None, layer_type=None)
-    if _is_same(rope, lambda: _read(mapping, model_type, family, all_layers, is_translated)[0]):
+    if _is_same(rope, lambda: _read_part(mapping, model_type, family, all_layers, is_translated)[0]):
         return rope, replace(provenance, layer_type="")
     return rope, replace(provenance, layer_type=provenance.layer_type or f"layer {choice.layer}")
 
@@ -282,16 +282,17 @@ def _read_layer(
     layer_type = layer_type_of(keys, family, layer, choice.layer_type)
     if choice.of_indexer and layer is None and layer_type is None:
         layer_type = INDEXERS[model_type].layer_type or None
-    label = label_of(family.layers, layer_type)
-    block = block_of(keys, family, label)
+    row_type = row_type_of(family.layers, layer_type)
+    block = block_of(keys, family, row_type)
     rotated = is_rotated(keys, family, layer, layer_type)
     indexed = model_type in INDEXERS and has_indexer(keys, layer, layer_type)
     defaults_of_layer = tuple(keys.defaults.values())  # they decide the type of the layer, and whether it is rotated
     rope = None
     if block is not None:
-        where, own = layer if rotated else ..., family.layers.by_type.get(label)
-        row, scaled = family.of_type(label), own is None or own.scaled
-        rope = embedding_of(LayerConfig(keys, block, row, where, layer_type, seq_len, scaled))
+        own = family.layers.by_type.get(row_type)
+        row, scaled = family.of_type(row_type), own is None or own.scaled
+        which = layer if rotated else ...  # of a layer that is not rotated, the keys are checked as those of any layer
+        rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len, scaled))
         keys.remarks += [] if compat or is_translated else remarks(keys.mapping, block.mapping, model_type, family)
     pairing = family.pairing
     heads = read_indexer(keys, rope.layout if rope else pairing.layout, pairing.from_caller, choice.of_indexer)
@@ -302,7 +303,7 @@ def _read_layer(
     if rope is None or not rotated or (choice.of_indexer and indexer is None):
         return None, Provenance(defaults_of_layer)
     keys.remarks += [
-        *_remarks_on_base(keys, family.of_type(label), rope),
+        *_remarks_on_base(keys, family.of_type(row_type), rope),
         *remarks_on_widths(keys, family, rope.head_dim),
     ]
     note = "" if indexer is None or choice.of_indexer else note_on_indexer(rope, indexer)
@@ -312,13 +313,13 @@ def _read_layer(
     names = axis_names(family, model_type, chosen.axes)
     defaults, found = tuple(keys.defaults.values()), tuple(keys.remarks)
     return chosen, Provenance(
-        defaults, found, model_type, length, stated, axis_names=names, indexer=note, layer_type=label or ""
+        defaults, found, model_type, length, stated, axis_names=names, indexer=note, layer_type=row_type or ""
     )
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Config) -> None:
     for of_type in family.layers.by_type.values():
-        keys.ignore(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
+        keys.mark_as_read(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
     keys.require_all_read(is_about_positions, families_with)
     if mapping and not mapping.get("model_type") and not keys.found():
         raise wrong_value(f"{keys.name} must have a key that is known; got {comma_separated(mapping)}")

@@ -307,13 +307,14 @@ class Llama3Scaling(Scaling):
             )
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
-        scaled = []
-        for w in geometric(base, rotary_dim):
-            revolutions = self.original_max_position_embeddings * w / (2 * pi)  # over the original length
-            if revolutions < self.low_freq_factor or revolutions > self.high_freq_factor:
-                kept_fraction = float(revolutions > self.high_freq_factor)
-            else:
-                width = (self.high_freq_factor - self.low_freq_factor) or 1.0
-                kept_fraction = (revolutions - self.low_freq_factor) / width
-            scaled.append((1.0 - kept_fraction) * w / self.factor + kept_fraction * w)
-        return tuple(scaled)
+        return tuple(map(self._scaled, geometric(base, rotary_dim)))
+
+    def _scaled(self, w: float) -> float:
+        """The frequency that a frequency becomes."""
+        revolutions = self.original_max_position_embeddings * w / (2 * pi)  # over the original length
+        if revolutions < self.low_freq_factor or revolutions > self.high_freq_factor:
+            kept_fraction = float(revolutions > self.high_freq_factor)
+        else:
+            width = (self.high_freq_factor - self.low_freq_factor) or 1.0
+            kept_fraction = (revolutions - self.low_freq_factor) / width
+        return (1.0 - kept_fraction) * w / self.factor + kept_fraction * w

@@ -34,7 +34,7 @@ from rope_xp.huggingface.probing import (
 from rope_xp.huggingface.rotary import nested_layer_types
 from rope_xp.huggingface.same_tables import is_rotary, is_rotary_class
 from rope_xp.identification.probe import Probe
-from rope_xp.identification.search import LONGEST, Search
+from rope_xp.identification.search import LONGEST, identification_of
 
 # Some layers of a model do not rotate. So many layers of one kind are tried.
 MAX_FAILURES = 5
@@ -220,7 +220,7 @@ def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> Rot
         return rotation(x, positions.reshape(rotation.format.axes, -1))
 
     probe = Probe(fn, rotation.width, shape="seq dim", like=torch.zeros(1), axes=rotation.format.axes)
-    found = Search(probe, LONGEST if seq_len is None else max(seq_len, 8)).run().identification()
+    found = identification_of(probe, LONGEST if seq_len is None else max(seq_len, 8))
     if found.rope is None or found.offset:
         unexplained = f"a function that no value explains. {' '.join(found.reasons)}"
         got = unexplained if found.rope is None else f"angles of position + {found.offset:g}, which no value has"

@@ -85,7 +85,7 @@ def identify(
     ('exact', False, 1.0)
     """
     from rope_xp.identification.probe import Probe
-    from rope_xp.identification.search import Search
+    from rope_xp.identification.search import identification_of
 
     seq_len = checks.count("seq_len", seq_len)
-    return Search(Probe(fn, head_dim, shape=shape, like=like), seq_len).run().identification()
+    return identification_of(Probe(fn, head_dim, shape=shape, like=like), seq_len)

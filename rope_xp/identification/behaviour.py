@@ -49,13 +49,13 @@ class Map(NamedTuple):
     # "exact", or a key of `SIGNIFICANT_BITS`: the precision of positions, frequencies and their products. Tables in
     # half precision are not imitated: only a function has them, which is measured.
     phase: str = "exact"
-    measured: Factors | None = None  # in place of the factors that follow from the numbers
+    own_factors: Factors | None = None  # of a function, in place of those that follow from the numbers
 
     def factors(self, positions: ArrayLike) -> Complex:
         """The complex factors "positions rows pairs" at integer positions."""
         positions = np.asarray(positions)
-        if self.measured is not None:
-            return self.measured(positions)
+        if self.own_factors is not None:
+            return self.own_factors(positions)
         if self.phase == "exact" and self.growth is None and len(positions) > 4 << LOW_BITS:
             upper, number = np.unique(positions >> LOW_BITS, return_inverse=True)
             found = self.size * np.exp(1j * (self.start + (upper << LOW_BITS)[:, None, None] * self.step))[number]
@@ -102,8 +102,8 @@ class Map(NamedTuple):
         """The map of scores: of a query at position p with a key at position 0, both rotated."""
         pairs = tuple(Pair(*pair[:2], *pair[:2]) for pair in self.pairs)
         start = np.zeros_like(self.start)
-        measured = self.measured and (lambda positions: self.factors(positions) * self.factors([0]).conj())
-        return self._replace(pairs=pairs, size=self.size**2, start=start, centre=0, measured=measured)
+        own_factors = self.own_factors and (lambda positions: self.factors(positions) * self.factors([0]).conj())
+        return self._replace(pairs=pairs, size=self.size**2, start=start, centre=0, own_factors=own_factors)
 
     def part(self, numbers: np.ndarray) -> "Map":
         pairs = tuple(self.pairs[number] for number in numbers)
@@ -126,7 +126,7 @@ class Map(NamedTuple):
             start=columns(self.start, 0.0),
             step=columns(self.step, 0.0),
             growth=None if self.growth is None else columns(self.growth, 0.0),
-            measured=self.measured and (lambda positions: columns(self.factors(positions), 1.0)),
+            own_factors=self.own_factors and (lambda positions: columns(self.factors(positions), 1.0)),
         )
 
 
@@ -152,7 +152,7 @@ class Behaviour(NamedTuple):
     factor: float = 1.0  # the attention factor, in addition to that of the scaling rule
     offset: int | float = 0  # added to all positions, in tokens
     # 1 if sine and cosine are exchanged; -1 if they are exchanged and both have the other sign; else 0.
-    quarter: int = 0
+    exchanged: int = 0
     axis: str = "tokens"  # "tokens", or "heads" if each head is rotated by its number
     # How phases are computed: "exact", "float32", "float16" or "bfloat16", or with which rounding their sines and
     # cosines are: "float16 tables" or "bfloat16 tables".
@@ -160,7 +160,7 @@ class Behaviour(NamedTuple):
     roundoff: float = 0.0  # the unit roundoff of the results of a function, or of its tables if that is greater
     # The rule of the frequencies, in words, if a function changes a rule in a way that no value states.
     change: str = ""
-    measured: Factors | None = None  # of a function or of given frequencies, if they are not exactly those of `rope`
+    own_factors: Factors | None = None  # what a function itself computes, if it is not exactly what `rope` does
 
     @property
     def attention_factor(self) -> float:
@@ -171,26 +171,26 @@ class Behaviour(NamedTuple):
         return self.rope is not None and bool(frequencies_of(self.rope).any())
 
     def with_exact_phases(self) -> "Behaviour":
-        return self._replace(precision="exact", measured=None)
+        return self._replace(precision="exact", own_factors=None)
 
     def map(self, directions: np.ndarray | None = None) -> Map:
         """What it does along one of `directions_of`, by default all axes. Of heads that differ by number: head 1."""
         rope = self.rope
         if rope is None:
             nothing = np.zeros((1, 0))
-            return Map(None, (), np.zeros(0), nothing, nothing, phase=self.precision, measured=self.measured)
+            return Map(None, (), np.zeros(0), nothing, nothing, phase=self.precision, own_factors=self.own_factors)
         directions = np.ones((1, rope.axes)) if directions is None else directions
         frequencies = frequencies_of(rope)
         step = np.einsum("da,ahp->dhp", directions, frequencies)
         start = np.broadcast_to(self.offset * frequencies.sum(axis=0), step.shape).reshape(-1, rope.pairs)
         step = step.reshape(-1, rope.pairs)
-        if self.quarter:  # sin + i cos is i times the conjugate of cos + i sin
-            start, step = self.quarter * pi / 2 - start, -step
+        if self.exchanged:  # sin + i cos is i times the conjugate of cos + i sin
+            start, step = self.exchanged * pi / 2 - start, -step
         if self.axis == "heads":
             start, step = start + step, 0.0 * step
         growth, centre = (None, 0) if rope.xpos is None else (np.array(rope._scale.rates), rope.xpos.centre)
         size = np.full(rope.pairs, self.attention_factor)
-        return Map(rope.head_dim, pairs_of(rope), size, start, step, growth, centre, self.precision, self.measured)
+        return Map(rope.head_dim, pairs_of(rope), size, start, step, growth, centre, self.precision, self.own_factors)
 
 
 def behaviour_of(rope: Embedding | None) -> Behaviour:
@@ -221,11 +221,11 @@ def frequencies_of(rope: Embedding) -> np.ndarray:
 
 def pairs_of(rope: Embedding) -> tuple[Pair, ...]:
     rotation = rope._rotation
-    read, written = (_channels(rope, layout) for layout in (rotation.read, rotation.write))
+    read, written = (_channels_of_pairs(rope, layout) for layout in (rotation.read, rotation.write))
     return tuple(Pair(*one, *other) for one, other in zip(read, written))
 
 
-def _channels(rope: Embedding, layout: str) -> list[tuple[int, int]]:
+def _channels_of_pairs(rope: Embedding, layout: str) -> list[tuple[int, int]]:
     pairs, start, width = range(rope.pairs), rope.first_channel, rope.pairs // rope.blocks
     if layout == "interleaved":
         return [(start + 2 * j, start + 2 * j + 1) for j in pairs]

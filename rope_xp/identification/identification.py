@@ -91,14 +91,13 @@ class Identification(Report):
         return "The function is not a rotation."
 
     def _rows(self) -> list[tuple[str, str]]:
-        """The rows of the table. What cannot be told is left out."""
         known = {None: None, True: "yes", False: "no"}
         direction = {None: None, 1: "the usual one", -1: "the opposite one (reverse=True)"}
         calls = None if self.shape is None else f"x of ({self.shape}), {self.library}, results in {self.dtype}"
         rows = {
             "rotation": known[self.is_rotation],
             "layout": self.layout,
-            "pairs": _pairs(self.pairs, self.kept),
+            "pairs": _pairs_in_words(self.pairs, self.kept),
             "direction": direction[self.direction],
             "magnitude": None if self.magnitude is None else f"{self.magnitude:.10g}",
             "offset": None if self.offset is None else f"{self.offset}",
@@ -112,8 +111,7 @@ class Identification(Report):
         return [(name, text) for name, text in rows.items() if text is not None]
 
 
-def _pairs(pairs: tuple[tuple[int, int], ...], kept: tuple[int, ...]) -> str | None:
-    """The number of pairs, the first ones, and the number of channels that are not rotated."""
+def _pairs_in_words(pairs: tuple[tuple[int, int], ...], kept: tuple[int, ...]) -> str | None:
     if not pairs:
         return None
     shown = ", ".join(map(str, pairs[:3])) + (", ..." if len(pairs) > 3 else "")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rope_xp.identification.precision import ROUNDOFF, exact_angles, roundings, wrapped
-from rope_xp.identification.rules import simplest
+from rope_xp.identification.rules import simplest_within
 
 # Entries below this part of the greatest one are zero. The sine of a slow pair is far above it.
 ZERO = 2.0**-40
@@ -28,15 +28,17 @@ class Channels(NamedTuple):
     problem: str | None  # why the channels do not form pairs, in words
 
 
-class Blocks(NamedTuple):
-    """The 2 x 2 blocks of the pairs, "positions pairs" each: ``length * rotation(angle)`` plus what no rotation has."""
+class Rotations(NamedTuple):
+    """What a function does with pairs at some positions: ``length * rotation(angle)``, and what no rotation has."""
 
-    angle: np.ndarray
+    positions: np.ndarray  # those of a long call begin with those of `powers`
+    blocks: np.ndarray  # "positions pairs 2 2": the matrix of each pair
+    angle: np.ndarray  # "positions pairs", as the next two
     length: np.ndarray
     rest: np.ndarray
 
 
-def channels_of(matrices: np.ndarray, eps: float) -> Channels:
+def channels_of(matrices: np.ndarray, roundoff: float) -> Channels:
     pattern = np.abs(matrices).max(axis=0) > ZERO * min(np.abs(matrices).max(), 1.0)
     outputs_of: dict[tuple[int, ...], list[int]] = {}
     for channel, row in enumerate(pattern.tolist()):
@@ -44,9 +46,9 @@ def channels_of(matrices: np.ndarray, eps: float) -> Channels:
     groups = sorted(outputs_of.items())
     pairs = [(read, written) for read, written in groups if len(read) == len(written) == 2]
     alone = [(read[0], written[0]) for read, written in groups if len(read) == len(written) == 1]
-    kept = [a for a, b in alone if a == b and np.abs(matrices[:, b, a] - 1.0).max() <= 8 * eps]
+    kept = [a for a, b in alone if a == b and np.abs(matrices[:, b, a] - 1.0).max() <= 8 * roundoff]
     scaled = [a for a, _ in alone if a not in kept]
-    changing = [a for a, b in alone if np.ptp(matrices[:, b, a]) > 8 * eps * np.abs(matrices).max()]
+    changing = [a for a, b in alone if np.ptp(matrices[:, b, a]) > 8 * roundoff * np.abs(matrices).max()]
     problem = _why_no_pairs(groups, len(pattern)) or (
         alone_in_words(changing or scaled) if changing or not pairs else ""
     )
@@ -73,7 +75,7 @@ def alone_in_words(channels: Sequence[int]) -> str:
     )
 
 
-def probes(channels: Channels, positions: np.ndarray, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
+def unit_rows(channels: Channels, positions: np.ndarray, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
     """Two rows for each position: ones in the first and in the second channels of all pairs."""
     both = np.zeros((2, head_dim))
     for side in (0, 1):
@@ -86,17 +88,17 @@ def blocks_of(channels: Channels, results: np.ndarray) -> np.ndarray:
     return np.moveaxis(read, 1, -1)
 
 
-def rotations_of(blocks: np.ndarray) -> Blocks:
+def rotations_of(positions: np.ndarray, blocks: np.ndarray) -> Rotations:
     cos, sin = _cos_and_sin(blocks)
     rest = np.hypot((blocks[..., 0, 0] - blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] + blocks[..., 0, 1]) / 2)
-    return Blocks(np.arctan2(sin, cos), np.hypot(cos, sin), rest)
+    return Rotations(positions, blocks, np.arctan2(sin, cos), np.hypot(cos, sin), rest)
 
 
 def _cos_and_sin(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (blocks[..., 0, 0] + blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2
 
 
-def roundoff_of(rotations: Blocks, at_least: float) -> float | None:
+def roundoff_of(rotations: Rotations, at_least: float) -> float | None:
     """The unit roundoff of the sines and cosines, from the lengths of blocks; None if they are no rotations."""
     # The length of a block of rounded numbers is off by at most one unit roundoff of its length.
     length = np.median(rotations.length, axis=0)
@@ -104,9 +106,8 @@ def roundoff_of(rotations: Blocks, at_least: float) -> float | None:
     return next((each for each in sorted(ROUNDOFF.values()) if each >= at_least and off.max() <= 4 * each), None)
 
 
-def why_no_rotation(blocks: np.ndarray, pairs: np.ndarray) -> str:
-    rotations = rotations_of(blocks)
-    close = 4 * ROUNDOFF["bfloat16"]
+def why_no_rotation(rotations: Rotations, pairs: np.ndarray) -> str:
+    blocks, close = rotations.blocks, 4 * ROUNDOFF["bfloat16"]
     pair = "(" + ", ".join(map(str, pairs[0])) + ")"
     if rotations.rest.max() <= 0.1 * np.ptp(rotations.length):
         factors = _factors(*_cos_and_sin(blocks))
@@ -227,7 +228,7 @@ def start_of(start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, rou
         return Start(None, "pairs are turned at position 0 by angles that no offset of the positions explains")
     whole, error = round(offset), max(error, 1e-6 * abs(offset))
     if abs(offset - whole) > error:
-        offset, whole = simplest(abs(offset) - error, abs(offset) + error)[0] * np.sign(offset), None
+        offset, whole = simplest_within(abs(offset), error) * np.sign(offset), None
     offset = float(offset) if whole is None else whole
     return Start(offset, f"positions are shifted: the angle at position p is that of p + {offset}".replace("+ -", "- "))
 

@@ -31,9 +31,9 @@ def roundings(frequencies: np.ndarray) -> np.ndarray:
     return 5.0 + 3.0 * np.abs(np.log(np.maximum(np.abs(frequencies), 1e-30)))
 
 
-def noise(eps: float) -> float:
-    """How far two results of the same numbers may be apart, relative to the largest, for a unit roundoff."""
-    return 8 * eps + 64 * min(eps, ROUNDOFF["float32"])
+def noise(roundoff: float) -> float:
+    """How far two results of the same numbers may be apart, relative to the largest, for their unit roundoff."""
+    return 8 * roundoff + 64 * min(roundoff, ROUNDOFF["float32"])
 
 
 def wrapped(angle: np.ndarray) -> np.ndarray:

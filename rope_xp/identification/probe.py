@@ -35,7 +35,7 @@ LONGEST_INDEX = 2**17
 SQUARE = 64
 # All positions below it are tried before a function is said to be the same, and so many beyond it. The first part is a
 # long call; short ones are faster.
-ALL_TRIED, BEYOND = 2**15, 2**13
+ALL_BELOW, RANDOM_BEYOND = 2**15, 2**13
 NUMBERS, CHUNK = 2**21, 2**11  # of the longest call; tokens of a part
 # The most batch rows, heads and tokens of a call.
 BATCH, HEADS, LONG = 3, 33, 257
@@ -112,7 +112,7 @@ class Probe:
         self.irregular = best.words if best.dtype else ""
         self.shape = " ".join(best.form.shape) if best.follows else None
         self.library = _library(best.form) if best.follows else ""
-        self.eps = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
+        self.roundoff = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
         self.longest_index = 4096
         self._rows = len(MORE)  # of the last call, where each needs another number
         self.widest = self._widest(shapes) if self.follows == "positions" and self.axis == "seq" else best.form
@@ -168,7 +168,7 @@ class Probe:
             return True
         known, found = (np.linalg.norm(each, axis=-1) for each in (np.concatenate([rows, narrow]), wide))
         off = np.abs(found[:, None] - known).min(axis=1)
-        return float(np.mean(off <= noise(self.eps) * known.max())) > 0.5
+        return float(np.mean(off <= noise(self.roundoff) * known.max())) > 0.5
 
     def _trial(self, form: Form, sizes: dict[str, int], stride: int = 1) -> Trial:
         """What a function does in one form, from equal rows at the same positions in two orders."""
@@ -194,13 +194,15 @@ class Probe:
                 return Trial(form, dtype, None, "nothing" if unchanged else None, words)
             name, others = AXES[axes[0]], tuple(0 if each != axes[0] else slice(None) for each in range(3))
             first, other = first[others], other[others]
-            if unchanged:
-                longer = of(MORE, sizes | {name: len(MORE), "seq": len(MORE)}).y[others]
-                follows = _index_or_first_call(first, longer, close)
-                if follows == "index" and np.abs(of(ORDER + len(ORDER)).y[others] - first).max() > close:
-                    follows = None  # of positions, but not of each row's own
+            if not unchanged:
+                follows = "positions" if _follow_positions(first, other, OTHER_ORDER, close) else None
             else:
-                follows = _positions_or_none(first, other, close)
+                longer = of(MORE, sizes | {name: len(MORE), "seq": len(MORE)}).y[others]
+                follows = "first call" if _follow_positions(first, longer, MORE, close) else None
+                if np.abs(first - longer[: len(first)]).max() <= close:
+                    follows = "index"
+                    if np.abs(of(ORDER + len(ORDER)).y[others] - first).max() > close:
+                        follows = None  # of positions, but not of each row's own
         except Failure as failure:
             return Trial(form, dtype, words=str(failure))
         words = ""
@@ -274,21 +276,9 @@ class Probe:
         return y[rows] if self.follows == "index" else y
 
 
-def _positions_or_none(first: np.ndarray, other: np.ndarray, close: float) -> str | None:
-    """Whether rows follow their positions, from two calls with these in another order."""
-    if len(first) != len(ORDER):
-        return None
-    return "positions" if np.abs(first - other[np.argsort(OTHER_ORDER)[ORDER]]).max() <= close else None
-
-
-def _index_or_first_call(first: np.ndarray, longer: np.ndarray, close: float) -> str | None:
-    """What decides a result that stays if positions change, from a first call with more rows."""
-    if np.abs(first - longer[: len(first)]).max() <= close:
-        return "index"
-    if len(first) != len(ORDER):
-        return None
-    of_positions = longer[np.argsort(MORE)[ORDER]]
-    return "first call" if np.abs(first - of_positions).max() <= close else None
+def _follow_positions(first: np.ndarray, other: np.ndarray, order: np.ndarray, close: float) -> bool:
+    """Whether rows at `ORDER` have the results that their positions have in a call with another order."""
+    return len(first) == len(ORDER) and bool(np.abs(first - other[np.argsort(order)[ORDER]]).max() <= close)
 
 
 def _checked_shape(shape: object) -> str:
@@ -343,7 +333,8 @@ def _call(fn: Function, form: Form, x: np.ndarray, positions: np.ndarray) -> Res
     shape = given.shape
     try:
         with np.errstate(all="ignore"):
-            y = fn(_from_host(given, form.like), _integers(positions, form.like))
+            integers = positions.astype("int64" if libraries.has_64_bits(form.like) else "int32")
+            y = fn(_from_host(given, form.like), libraries.from_host(integers, like=form.like))
             _require_array(y, form.like, shape)
             host = libraries.to_host(y)
     except Failure:
@@ -376,10 +367,6 @@ def _from_host(x: np.ndarray, like: Array) -> Array:
     return libraries.from_host(x, like=like, dtype=like.dtype)
 
 
-def _integers(positions: np.ndarray, like: Array) -> Array:
-    return libraries.from_host(positions.astype("int64" if libraries.has_64_bits(like) else "int32"), like=like)
-
-
 def _require_array(y: Array, like: Array, shape: tuple[int, ...]) -> None:
     if isinstance(y, (tuple, list)):
         raise Failure(f"it returns a {type(y).__name__} of {len(y)}; wrap it in a function that returns one array")
@@ -395,17 +382,17 @@ def _require_array(y: Array, like: Array, shape: tuple[int, ...]) -> None:
 
 
 def longest_call(head_dim: int) -> int:
-    return min(max(NUMBERS // head_dim, 4 * CHUNK), ALL_TRIED)
+    return min(max(NUMBERS // head_dim, 4 * CHUNK), ALL_BELOW)
 
 
-def tried(context: int, head_dim: int) -> Iterator[np.ndarray]:
-    """Positions below `context` in ascending order, in parts: all below `ALL_TRIED`, then some."""
+def positions_to_try(context: int, head_dim: int) -> Iterator[np.ndarray]:
+    """Positions below `context` in ascending order, in parts: all below `ALL_BELOW`, then some."""
     long = longest_call(head_dim)
     yield np.arange(min(context, long))
     some = {context - 1, *(2**power + each for power in range(32) for each in (-1, 0, 1))}
-    some |= {*np.random.default_rng(0).integers(0, context, BEYOND).tolist()}
-    far = np.array(sorted(each for each in some if ALL_TRIED <= each < context), dtype=int)
-    for positions in (np.arange(long, min(context, ALL_TRIED)), far):
+    some |= {*np.random.default_rng(0).integers(0, context, RANDOM_BEYOND).tolist()}
+    far = np.array(sorted(each for each in some if ALL_BELOW <= each < context), dtype=int)
+    for positions in (np.arange(long, min(context, ALL_BELOW)), far):
         yield from (positions[start : start + CHUNK] for start in range(0, len(positions), CHUNK))
 
 
@@ -429,9 +416,11 @@ class Part(NamedTuple):
 
 
 def parts(probe: Probe, context: int, directions: np.ndarray | None) -> Iterator[Part]:
-    """Calls at many positions below `context`: those of `tried`, or all if the function counts rows."""
+    """Calls at many positions below `context`: those of `positions_to_try`, or all if the function counts rows."""
     for row in range(1 if directions is None else len(directions)):
-        for positions in [np.arange(context)] if probe.follows == "index" else tried(context, probe.head_dim):
+        for positions in (
+            [np.arange(context)] if probe.follows == "index" else positions_to_try(context, probe.head_dim)
+        ):
             yield Part(row, rows_at(probe.head_dim, positions), positions, along(directions, row, positions))
 
 
@@ -445,6 +434,8 @@ class Call(NamedTuple):
 
 def irregularity(probe: Probe, longest: int) -> str:
     """On what the result of a row depends besides its channels and its position, in words; empty if on nothing."""
+    if probe.irregular:
+        return probe.irregular
     # Each row of each call must have the result that it has in one call with all of them.
     if (probe.follows, probe.axis) != ("positions", "seq"):
         return ""
@@ -464,7 +455,7 @@ def irregularity(probe: Probe, longest: int) -> str:
         y = probe.together(x, each.positions)
         if y is None:
             return f"{each.words} fails: {probe.problems.pop()}"
-        close = noise(probe.eps) * max(1.0, np.abs(of_call).max())
+        close = noise(probe.roundoff) * max(1.0, np.abs(of_call).max())
         wrong = np.any(np.abs(y - of_call.reshape(x.shape)) > close, axis=-1)
         if wrong.any():
             return _in_words(each, wrong)

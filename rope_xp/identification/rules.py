@@ -23,10 +23,10 @@ from rope_xp.identification.precision import ROUNDOFF, rounded_to, roundings
 # A number of more digits than this, within the error of a measurement, is not taken for the number that someone chose.
 FEW_DIGITS = 5
 # Lengths, exponents of mixed NTK scaling and bases of published models. They are tried where several are possible.
-LENGTHS = tuple(1 << k for k in range(9, 21))
-EXPONENTS = (1.0, *(k / 8 for k in (1, 2, 3, 4, 5, 6, 7, 12, 16)), *(k / 10 for k in (1, 2, 3, 4, 6, 7, 8, 9)))
+USUAL_LENGTHS = tuple(1 << k for k in range(9, 21))
+USUAL_EXPONENTS = (1.0, *(k / 8 for k in (1, 2, 3, 4, 5, 6, 7, 12, 16)), *(k / 10 for k in (1, 2, 3, 4, 6, 7, 8, 9)))
 USUAL_BASES = (10_000.0, 500_000.0, 1_000_000.0, 150_000.0)
-FACTORS = (*(k / 4 for k in range(5, 40)), *range(10, 65), 100, 128, 256, 512, 1000, 1024)
+USUAL_FACTORS = (*(k / 4 for k in range(5, 40)), *range(10, 65), 100, 128, 256, 512, 1000, 1024)
 
 
 class Rule(NamedTuple):
@@ -52,18 +52,11 @@ class Rule(NamedTuple):
         if not self.change:
             return scaled
         if isinstance(scaling, Llama3Scaling):
-            return tuple(_llama3_scaled(once, scaling) for once in scaled)
+            return tuple(map(scaling._scaled, scaled))
         unscaled = geometric(self.base, rotary_dim)
         if isinstance(scaling, YarnScaling) and self.change == "with its ramp reversed":
             return tuple(w + w / scaling.factor - once for w, once in zip(unscaled, scaled))
         return tuple(once * once / w for w, once in zip(unscaled, scaled))
-
-
-def _llama3_scaled(w: float, scaling: Llama3Scaling) -> float:
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    turns = scaling.original_max_position_embeddings * w / (2 * pi)
-    kept = float(turns > high) if turns < low or turns > high else (turns - low) / ((high - low) or 1.0)
-    return (1.0 - kept) * w / scaling.factor + kept * w
 
 
 class Interval(NamedTuple):
@@ -89,8 +82,8 @@ class Interval(NamedTuple):
         return Interval(number / self.most, number / self.least if self.least > 0.0 else inf)
 
 
-class Measured(NamedTuple):
-    """Measured frequencies of all pairs, without sign, the allowed error of each, and the attention factor."""
+class Target(NamedTuple):
+    """What a rule must give: the frequencies of all pairs, without sign, within errors, and the attention factor."""
 
     values: np.ndarray  # 0 is exact: such a pair is not rotated
     errors: np.ndarray
@@ -101,21 +94,24 @@ class Measured(NamedTuple):
     def rotary_dim(self) -> int:
         return 2 * len(self.values)
 
-    def agree(self, rule: Rule) -> bool:
+    def widened(self, relative: np.ndarray) -> "Target":
+        return self._replace(errors=self.errors + self.values * relative)
+
+    def is_met_by(self, rule: Rule) -> bool:
         frequencies = np.asarray(rule.frequencies(self.rotary_dim))
         return bool((np.abs(frequencies - self.values) <= self.errors).all())
 
 
-def rule_of(values: np.ndarray, errors: np.ndarray, magnitude: float, magnitude_error: float) -> Rule | None:
+def rule_of(target: Target) -> Rule | None:
     """The rule with the fewest digits that explains the frequencies; None without."""
     # They are first taken as exact, then as rounded to float32, then, if all of them have so few bits, to bfloat16.
+    values = target.values
     off = roundings(values)
     allowed = [ROUNDOFF["float64"] * off, ROUNDOFF["float32"] * off]
-    if (np.abs(rounded_to(8, values) - values) <= errors + 4 * ROUNDOFF["float64"] * values).all():
+    if (np.abs(rounded_to(8, values) - values) <= target.errors + 4 * ROUNDOFF["float64"] * values).all():
         allowed.append(np.full(len(values), 1.01 * ROUNDOFF["bfloat16"]))
     for relative in allowed:
-        measured = Measured(values, errors + values * relative, magnitude, magnitude_error)
-        found = list(_candidates(measured))
+        found = list(_rules_that_fit(target.widened(relative)))
         if found:
             return min(found, key=lambda rule: rule.digits)
     return None
@@ -136,6 +132,10 @@ def simplest(least: float, most: float) -> tuple[float, int]:
     return (least + most) / 2, 18
 
 
+def simplest_within(number: float, error: float) -> float:
+    return simplest(number - error, number + error)[0]
+
+
 def _is_power(number: float) -> bool:
     return number >= 64 and number == int(number) and int(number).bit_count() == 1
 
@@ -144,49 +144,49 @@ def digits_of(number: float) -> int:
     return simplest(number * (1 - 1e-15), number * (1 + 1e-15))[1]
 
 
-def _candidates(measured: Measured) -> Iterator[Rule]:
-    values = measured.values
+def _rules_that_fit(target: Target) -> Iterator[Rule]:
+    values = target.values
     if len(values) < 2 or (values <= 0.0).all():
         return
     rotated = int(np.count_nonzero(values))
     if rotated < len(values):
         if rotated > 1 and not values[rotated:].any():
-            yield from filter(measured.agree, _proportional(measured, rotated))
+            yield from filter(target.is_met_by, _proportional(target, rotated))
         return
-    plain = list(filter(measured.agree, _geometric(measured)))
+    plain = list(filter(target.is_met_by, _geometric(target)))
     yield from plain
     if any(rule.digits <= FEW_DIGITS for rule in plain):
         return
-    yield from _changed_base(measured, plain)
-    yield from filter(measured.agree, _mixed(measured))
-    yield from _ramps(measured)
+    yield from _changed_base(target, plain)
+    yield from filter(target.is_met_by, _mixed(target))
+    yield from _ramps(target)
 
 
-def _geometric(measured: Measured) -> Iterator[Rule]:
+def _geometric(target: Target) -> Iterator[Rule]:
     """A base alone, or with all frequencies divided by one factor."""
-    factor, digits = _quotient(1.0, measured.values[0], measured.errors[0])
-    if abs(measured.values[0] - 1.0) <= measured.errors[0]:
+    factor, digits = _quotient(1.0, target.values[0], target.errors[0])
+    if abs(target.values[0] - 1.0) <= target.errors[0]:
         factor, digits = 1.0, 0
-    base, of_base = _base(measured, factor, len(measured.values))
+    base, of_base = _base(target, factor, len(target.values))
     if factor >= 1.0 and base >= 1.0 and of_base < 99:
         scaling = None if factor == 1.0 else LinearScaling(factor=factor)
         yield Rule(base, scaling, digits + of_base)
 
 
-def _base(measured: Measured, factor: float, pairs: int) -> tuple[float, int]:
+def _base(target: Target, factor: float, pairs: int) -> tuple[float, int]:
     """The simplest base of the first pairs, whose frequencies are divided by `factor`, and its digits."""
-    return simplest(*_interval(measured, factor, pairs)) if pairs > 1 and factor < inf else (inf, 99)
+    return simplest(*_interval(target, factor, pairs)) if pairs > 1 and factor < inf else (inf, 99)
 
 
-def _interval(measured: Measured, factor: float, pairs: int) -> tuple[float, float]:
-    least, most = _bounds(measured, factor)
+def _interval(target: Target, factor: float, pairs: int) -> tuple[float, float]:
+    least, most = _bounds(target, factor)
     return float(least[: pairs - 1].max()), float(most[: pairs - 1].min())
 
 
-def _bounds(measured: Measured, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(target: Target, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """The least and the greatest base of each pair but the first. A frequency may be as small as its error."""
-    w, error = measured.values[1:] * factor, measured.errors[1:] * factor
-    power = -measured.rotary_dim / (2 * np.arange(1, len(w) + 1))
+    w, error = target.values[1:] * factor, target.errors[1:] * factor
+    power = -target.rotary_dim / (2 * np.arange(1, len(w) + 1))
     return (w + error) ** power, np.where(w > error, np.where(w > error, w - error, 1.0) ** power, 1e300)
 
 
@@ -194,45 +194,45 @@ def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
     return simplest(of / (value + error), of / (value - error)) if value > error else (inf, 99)
 
 
-def _proportional(measured: Measured, rotated: int) -> Iterator[Rule]:
+def _proportional(target: Target, rotated: int) -> Iterator[Rule]:
     """A progression over the whole width, of which only the first pairs are rotated."""
-    factor, digits = _quotient(1.0, measured.values[0], measured.errors[0])
-    base, of_base = _base(measured, factor, rotated)
+    factor, digits = _quotient(1.0, target.values[0], target.errors[0])
+    base, of_base = _base(target, factor, rotated)
     if 1.0 <= factor < inf and 1.0 <= base < inf:
-        part = rotated / len(measured.values)
-        shorter, of_part = simplest(part, (rotated + 1 - 1e-9) / len(measured.values))  # it is rounded down to pairs
+        part = rotated / len(target.values)
+        shorter, of_part = simplest(part, (rotated + 1 - 1e-9) / len(target.values))  # it is rounded down to pairs
         part = shorter if of_part < digits_of(part) else part
         scaling = ProportionalScaling(partial_rotary_factor=part, factor=factor)
         yield Rule(base, scaling, digits + of_base)
 
 
-def _changed_base(measured: Measured, plain: list[Rule]) -> Iterator[Rule]:
+def _changed_base(target: Target, plain: list[Rule]) -> Iterator[Rule]:
     """A simple base that NTK-aware scaling by a simple factor changed."""
-    width = measured.rotary_dim
+    width = target.rotary_dim
     for rule in plain:
         if rule.scaling is None and width > 2:
-            least, most = _interval(measured, 1.0, len(measured.values))
-            for factor in FACTORS:
+            least, most = _interval(target, 1.0, len(target.values))
+            for factor in USUAL_FACTORS:
                 power = factor ** (width / (width - 2))
                 base, digits = simplest(least / power, most / power)
                 if digits <= 2 and base >= 100.0:
                     yield Rule(base, NTKScaling(factor=float(factor)), digits + 1 + digits_of(factor))
 
 
-def _mixed(measured: Measured) -> Iterator[Rule]:
+def _mixed(target: Target) -> Iterator[Rule]:
     """A simple base and a simple factor of NTK scaling that divides the first pair too, with usual exponents."""
-    first, error = measured.values[0], measured.errors[0]
+    first, error = target.values[0], target.errors[0]
     if first + error >= 1.0 or first <= error:
         return
-    numbers = np.arange(1, len(measured.values) + 1, dtype=float)
-    for exponent in EXPONENTS:
+    numbers = np.arange(1, len(target.values) + 1, dtype=float)
+    for exponent in USUAL_EXPONENTS:
         of_last = float(numbers[-1] ** exponent)
         least, most = (exp(min(-log(each) * of_last, 300.0)) for each in (first + error, first - error))
         factor, digits = simplest(least, most)
         if digits > FEW_DIGITS or factor > 1e15:
             continue
         divisors = np.exp(log(factor) * (numbers / numbers[-1]) ** exponent)
-        unscaled = measured._replace(values=measured.values * divisors, errors=measured.errors * divisors)
+        unscaled = target._replace(values=target.values * divisors, errors=target.errors * divisors)
         base, of_base = _base(unscaled, 1.0, len(numbers))
         if digits + of_base <= FEW_DIGITS and base >= 1.0:
             scaling = MixedNTKScaling(factor=factor, mixed_b=exponent)
@@ -284,21 +284,21 @@ class Ramp(NamedTuple):
         return along[at], self.kept[at] - self.errors[at], self.kept[at] + self.errors[at]
 
 
-def _ramps(measured: Measured) -> Iterator[Rule]:
+def _ramps(target: Target) -> Iterator[Rule]:
     """The rules that keep the frequencies of fast pairs, and divide those of slow ones by a factor."""
-    if abs(measured.values[0] - 1.0) <= measured.errors[0]:
-        for base, digits in _bases(measured):
-            found = [rule for ramp in _ramps_of(measured, base) for rule in _of_ramp(measured, ramp, digits)]
+    if abs(target.values[0] - 1.0) <= target.errors[0]:
+        for base, digits in _bases(target):
+            found = [rule for ramp in _ramps_of(target, base) for rule in _of_ramp(target, ramp, digits)]
             if found:
                 yield from found
                 return
 
 
-def _of_ramp(measured: Measured, ramp: Ramp, digits: int) -> Iterator[Rule]:
+def _of_ramp(target: Target, ramp: Ramp, digits: int) -> Iterator[Rule]:
     """The rules of a ramp. None is simpler than one whose numbers are usual."""
-    for scaling in itertools.chain(_llama3(ramp), _yarn(measured, ramp)):
+    for scaling in itertools.chain(_llama3(ramp), _yarn(target, ramp)):
         rule = Rule(ramp.base, scaling, digits + _digits_of_scaling(scaling))
-        if measured.agree(rule):
+        if target.is_met_by(rule):
             yield rule
             if rule.digits <= digits + FEW_DIGITS:
                 return
@@ -311,26 +311,26 @@ def _digits_of_scaling(scaling: Scaling) -> int:
     return sum(1 if _is_power(number) else digits_of(float(number)) for number in numbers if number) - len(usual) // 2
 
 
-def _ramps_of(measured: Measured, base: float) -> Iterator[Ramp]:
+def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
     """The ramps of a base: with the simplest factor of as many slow pairs as have one."""
-    unscaled = np.asarray(geometric(base, measured.rotary_dim))
-    least = (unscaled / (measured.values + measured.errors))[::-1]
-    most = (unscaled / np.maximum(measured.values - measured.errors, 1e-300))[::-1]
+    unscaled = np.asarray(geometric(base, target.rotary_dim))
+    least = (unscaled / (target.values + target.errors))[::-1]
+    most = (unscaled / np.maximum(target.values - target.errors, 1e-300))[::-1]
     least, most = np.maximum.accumulate(least), np.minimum.accumulate(most)
     together = int(np.count_nonzero(least <= most))  # the slow pairs that one factor explains
     factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, 3 * together // 4, together // 2, 0))
     for factor, digits in factors:
         if 1.0 < factor < 1e15 and digits <= FEW_DIGITS:
             of = 1.0 - 1.0 / factor
-            error = measured.errors / unscaled / of + 1e-9
-            yield Ramp(base, factor, unscaled, (measured.values / unscaled - 1.0 / factor) / of, error)
+            error = target.errors / unscaled / of + 1e-9
+            yield Ramp(base, factor, unscaled, (target.values / unscaled - 1.0 / factor) / of, error)
 
 
-def _bases(measured: Measured, of_last_pairs: bool = False) -> Iterator[tuple[float, int]]:
+def _bases(target: Target, of_last_pairs: bool = False) -> Iterator[tuple[float, int]]:
     """The simplest bases of the first pairs, or of the last ones, and their digits; then usual bases."""
     # The base of the most pairs that have one of few digits is the first.
     order = slice(None, None, -1 if of_last_pairs else 1)
-    least, most = _bounds(measured)
+    least, most = _bounds(target)
     least, most = np.maximum.accumulate(least[order]), np.minimum.accumulate(most[order])
     found: dict[float, int] = {}
     for end in range(int(np.count_nonzero(least <= most)) - 1, -1, -1):
@@ -362,7 +362,7 @@ def _llama3(ramp: Ramp) -> Iterator[Scaling]:
     else:
         low = ends[1].widened()
         lengths = [_whole(1.0 / low.most, 1.0 / low.least)]
-    for length in (*lengths, *LENGTHS):
+    for length in (*lengths, *USUAL_LENGTHS):
         if length:
             of_low = _near(1.0, low.times(length))
             high = ramp.end_where_kept(turns, of_low / length)
@@ -377,10 +377,10 @@ def _llama3_scaling(factor: float, low: float, high: float, length: int) -> Scal
     )
 
 
-def _yarn(measured: Measured, ramp: Ramp) -> Iterator[Scaling]:
+def _yarn(target: Target, ramp: Ramp) -> Iterator[Scaling]:
     """The divided part is linear in the number of the pair. Its ends follow from the ratios of length and betas."""
     first, last = ramp.ends
-    width = measured.rotary_dim
+    width = target.rotary_dim
     ends = (Interval(first, first), Interval(last, last))
     if last - first > 2:
         found = ramp.line(np.arange(len(ramp.kept), dtype=float))
@@ -388,7 +388,7 @@ def _yarn(measured: Measured, ramp: Ramp) -> Iterator[Scaling]:
             return
         ends = found
     start, stop = (each.widened() for each in ends)
-    options = {"factor": ramp.factor, "attention_factor": _attention_factor(measured, ramp.factor)}
+    options = {"factor": ramp.factor, "attention_factor": _attention_factor(target, ramp.factor)}
     for begin, end in itertools.product(_integers_in(start), _integers_in(stop)):
         if 0 <= begin < end <= width - 1:
             fast = Interval(float(begin) if begin else -inf, begin + 1 - 1e-9)
@@ -418,7 +418,7 @@ def _tokens_per_turn(pairs: Interval, base: float, width: int) -> Interval:
 def _lengths(of_fast: Interval, of_slow: Interval) -> Sequence[int]:
     """The original length for which the betas are those of the paper; without one, usual lengths."""
     paper = _whole(max(32.0 * of_fast.least, of_slow.least), min(32.0 * of_fast.most, of_slow.most))
-    return (paper,) if paper else LENGTHS
+    return (paper,) if paper else USUAL_LENGTHS
 
 
 def _yarn_scaling(fast: float, slow: float, length: int, **options: Any) -> Iterator[Scaling]:
@@ -439,47 +439,47 @@ def _integers_in(interval: Interval) -> Iterable[int]:
     return numbers[max(len(numbers) // 2 - 2, 0) :][:4]
 
 
-def changed_rule_of(values: np.ndarray, errors: np.ndarray, magnitude: float, magnitude_error: float) -> Rule | None:
+def changed_rule_of(target: Target) -> Rule | None:
     """The rule that explains the frequencies after a usual mistake: its ramp reversed, or the rule applied twice."""
-    if len(values) < 3 or (values <= 0.0).any():
+    if len(target.values) < 3 or (target.values <= 0.0).any():
         return None
-    for relative in (ROUNDOFF["float64"], ROUNDOFF["float32"]):
-        measured = Measured(values, errors + values * relative * roundings(values), magnitude, magnitude_error)
-        found = list(filter(measured.agree, (*_twice(measured), *_reversed(measured))))
+    for roundoff in (ROUNDOFF["float64"], ROUNDOFF["float32"]):
+        wider = target.widened(roundoff * roundings(target.values))
+        found = list(filter(wider.is_met_by, (*_twice(wider), *_reversed(wider))))
         if found:
             return min(found, key=lambda rule: rule.digits)
     return None
 
 
-def _twice(measured: Measured) -> Iterator[Rule]:
+def _twice(target: Target) -> Iterator[Rule]:
     """YaRN twice divides by the square of what it divides by; Llama 3's rule sees the frequencies of the first time."""
-    if abs(measured.values[0] - 1.0) > measured.errors[0]:
+    if abs(target.values[0] - 1.0) > target.errors[0]:
         return
-    for base, digits in _bases(measured):
-        unscaled = np.asarray(geometric(base, measured.rotary_dim))
-        once = np.sqrt(measured.values * unscaled)
-        of_once = measured._replace(values=once, errors=measured.errors * unscaled / once + 1e-15 * once)
+    for base, digits in _bases(target):
+        unscaled = np.asarray(geometric(base, target.rotary_dim))
+        once = np.sqrt(target.values * unscaled)
+        of_once = target._replace(values=once, errors=target.errors * unscaled / once + 1e-15 * once)
         for ramp in _ramps_of(of_once, base):
             guesses = [
-                _llama3_scaling(ramp.factor, 1.0, high, length) for high in (4.0, 2.0, 8.0) for length in LENGTHS
+                _llama3_scaling(ramp.factor, 1.0, high, length) for high in (4.0, 2.0, 8.0) for length in USUAL_LENGTHS
             ]
             for scaling in (*_yarn(of_once, ramp), *guesses):
                 yield Rule(base, scaling, digits + _digits_of_scaling(scaling), "applied twice")
 
 
-def _reversed(measured: Measured) -> Iterator[Rule]:
+def _reversed(target: Target) -> Iterator[Rule]:
     """YaRN whose fast pairs are divided, and whose slow ones are kept."""
-    factor, of_factor = _quotient(1.0, measured.values[0], measured.errors[0])
+    factor, of_factor = _quotient(1.0, target.values[0], target.errors[0])
     if not 1.0 < factor < 1e15 or of_factor > FEW_DIGITS:
         return
-    for base, digits in _bases(measured, of_last_pairs=True):
-        unscaled = np.asarray(geometric(base, measured.rotary_dim))
+    for base, digits in _bases(target, of_last_pairs=True):
+        unscaled = np.asarray(geometric(base, target.rotary_dim))
         of = 1.0 - 1.0 / factor
-        kept = (1.0 - measured.values / unscaled) / of
-        ramp = Ramp(base, factor, unscaled, kept, measured.errors / unscaled / of + 1e-9)
+        kept = (1.0 - target.values / unscaled) / of
+        ramp = Ramp(base, factor, unscaled, kept, target.errors / unscaled / of + 1e-9)
         if not (kept >= 1.0 - ramp.errors).any() or not (kept > ramp.errors).any():
             continue
-        for scaling in _yarn(measured, ramp):
+        for scaling in _yarn(target, ramp):
             yield Rule(base, scaling, digits + _digits_of_scaling(scaling), "with its ramp reversed")
 
 
@@ -495,11 +495,11 @@ def _whole(least: float, most: float) -> int:
     return int(number) if number == int(number) else ceil(least)
 
 
-def _attention_factor(measured: Measured, factor: float) -> float | None:
+def _attention_factor(target: Target, factor: float) -> float | None:
     """The attention factor to state for YaRN: None if the measured one is the paper's."""
-    if abs(0.1 * log(factor) + 1.0 - measured.magnitude) <= measured.magnitude_error:
+    if abs(0.1 * log(factor) + 1.0 - target.magnitude) <= target.magnitude_error:
         return None
-    return simplest(measured.magnitude - measured.magnitude_error, measured.magnitude + measured.magnitude_error)[0]
+    return simplest_within(target.magnitude, target.magnitude_error)
 
 
 def attention_in_words(scaling: YarnScaling, factor: float, error: float) -> str:

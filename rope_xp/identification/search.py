@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from math import pi
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,9 +15,9 @@ from rope_xp.identification.behaviour import (
 )
 from rope_xp.identification.identification import Identification
 from rope_xp.identification.pairs import (
-    Blocks,
     Channels,
     Fitted,
+    Rotations,
     Start,
     alone_in_words,
     blocks_of,
@@ -26,11 +25,11 @@ from rope_xp.identification.pairs import (
     fitted,
     narrowed,
     powers,
-    probes,
     rotations_of,
     roundoff_of,
     spread,
     start_of,
+    unit_rows,
     why_no_rotation,
 )
 from rope_xp.identification.precision import (
@@ -45,9 +44,9 @@ from rope_xp.identification.precision import (
     wrapped,
 )
 from rope_xp.identification.probe import CHUNK, STRIDES, Probe, irregularity, parts
-from rope_xp.identification.rules import attention_in_words, simplest
+from rope_xp.identification.rules import attention_in_words, simplest_within
 from rope_xp.identification.values import (
-    Rotation,
+    Measured,
     Value,
     in_terms_of,
     rule_in_any_order,
@@ -62,29 +61,33 @@ LONGEST = 2**20 + 1
 # Positions of short calls. Differences of positions repeat: 1 - 0 and 5 - 4, 2 - 0 and 4 - 2.
 SHORT = np.array([0, 1, 2, 4, 5])
 # Lengths to test if longer ones fail.
-LENGTHS = tuple(2**k for k in (20, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3))
+SHORTER_LENGTHS = tuple(2**k for k in (20, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3))
 # Sines and cosines with this unit roundoff, or a greater one, give frequencies at many positions only.
 COARSE = ROUNDOFF["float16"]
 # Numbers so many times larger than small ones, which float16 holds too. Functions that limit them are not linear.
 LOUDER = 256
 # All positions below it are tried before a value is said to explain the function.
-TRIED = 4096
+CONFIRMED_BELOW = 4096
 # Positions that are no powers of two, whose products with frequencies are rounded, and which bfloat16 rounds.
 ODD = (3, 7, 37, 101, 257, 259, 511, 1001, 2047, 4097, 10_007, 32_771, 65_537, 100_000, 131_071, 1_048_575)
 
 
-class Measurement(NamedTuple):
-    """Blocks "positions pairs 2 2" of one call; the positions of a long one begin with those of `powers`."""
-
-    positions: np.ndarray
-    blocks: np.ndarray
+def identification_of(probe: Probe, seq_len: int = LONGEST) -> Identification:
+    """The report on a function: what a search finds, if other positions and other calls confirm it."""
+    search = Search(probe, seq_len)
+    search.run()
+    search.confirm()
+    reasons = dict.fromkeys([*search.reasons, *probe.problems])
+    return replace(search.report, reasons=tuple(each[0].upper() + each[1:] + "." for each in reasons))
 
 
 class Search:
     """One search, of positions below `seq_len`. `near` is a value that is tried first, and with few changes."""
 
     # `behaviour` is what the function does, None without a value that explains it; `cause` says why, for `compare`:
-    # "unknown", or "sections" if axes alone differ from `near`.
+    # "unknown", or "sections" if axes alone differ from `near`. A function may compute in another dtype than that of
+    # its results: the unit roundoff of its matrices, which have sines and cosines, and of its results follow from the
+    # bits of their numbers. That of sines and cosines, `roundoff` below, follows from the lengths of pairs.
 
     def __init__(self, probe: Probe, seq_len: int = LONGEST, near: Embedding | None = None):
         if not 8 <= seq_len <= 2**31:
@@ -92,55 +95,50 @@ class Search:
         self.probe = probe
         self.seq_len = seq_len
         self.near = near
-        self.eps = self.of_results = probe.eps
+        self.roundoff_of_matrices = self.roundoff_of_results = probe.roundoff
         self.short = SHORT
         self.behaviour: Behaviour | None = None
         self.cause = "unknown"
         self.reasons: list[str] = []
-        self._limits: dict[str, str] = {}  # why longer positions were not tested: the last words of each kind
+        self._why_not_longer: dict[str, str] = {}  # why longer positions were not tested: the last words of each kind
         self.report = Identification(
             shape=probe.shape, axis=probe.axis, library=probe.library or None, dtype=probe.dtype or None
         )
 
-    def run(self) -> "Search":
+    def run(self) -> None:
         if self._can_be_called():
             with np.errstate(all="ignore"):  # extreme numbers of a function
                 self._search()
-        return self
 
-    def identification(self) -> Identification:
-        if self.behaviour is not None:
-            self._confirm(self.behaviour)
-        reasons = dict.fromkeys([*self.reasons, *self.probe.problems])
-        return replace(self.report, reasons=tuple(each[0].upper() + each[1:] + "." for each in reasons))
-
-    def _confirm(self, behaviour: Behaviour) -> None:
-        """Whether the value explains other positions and other calls."""
+    def confirm(self) -> None:
+        if self.behaviour is None:
+            return
         longest = (self.report.longest or 0) + 1
-        tried = min(TRIED, longest)
-        unlike = first_unlike(self.probe, behaviour, tried)
+        tried = min(CONFIRMED_BELOW, longest)
+        unlike = first_unlike(self.probe, self.behaviour, tried)
         if unlike is not None:
-            self.note(f"at position {unlike:,}, it is not the function that it is at other positions")
+            self.conclude(f"at position {unlike:,}, it is not the function that it is at other positions")
         elif self.report.rope is not None:
-            self.note(f"all positions below {tried:,} were tried")
-        irregular = self.probe.irregular or irregularity(self.probe, longest)
+            self.conclude(f"all positions below {tried:,} were tried")
+        irregular = irregularity(self.probe, longest)
         if irregular:
-            self.note(f"the result does not follow from the channels and the position alone: {irregular}")
+            self.conclude(f"the result does not follow from the channels and the position alone: {irregular}")
         if unlike is not None or irregular:
-            self.note(rope=None, confidence=0.0)
+            self.conclude(rope=None, confidence=0.0)
 
     def _search(self) -> None:
         matrices = self._matrices()
         for stride in STRIDES[1:]:
-            if matrices is not None and np.ptp(matrices, axis=0).max() <= 64 * self.eps:
+            if matrices is not None and np.ptp(matrices, axis=0).max() <= 64 * self.roundoff_of_matrices:
                 self.short = SHORT * stride  # small positions are not rotated, or have the position 0 of a group
                 matrices = self._matrices()
         if matrices is not None:
-            self.eps = max(self.probe.eps, _roundoff_of(matrices))
+            self.roundoff_of_matrices = max(self.probe.roundoff, _roundoff_of(matrices))
             if self._is_linear(matrices):
                 self._conclude_pairs(matrices)
 
-    def note(self, words: str = "", **known: object) -> None:
+    def conclude(self, words: str = "", **known: object) -> None:
+        """Add a reason, if there are words, and set fields of the report."""
         self.reasons += [words] if words else []
         self.report = replace(self.report, **known)
 
@@ -149,15 +147,15 @@ class Search:
         follows, axis = self.probe.follows, self.probe.axis
         if follows == "first call":
             words = "it keeps state: a call repeats the positions of the first call with its shape, and ignores its own"
-            self.note(words, stateful=True)
+            self.conclude(words, stateful=True)
         elif follows == "nothing":
-            self.note("not a rotary embedding: the result depends neither on positions nor on the order of rows")
-            self.note(is_rotation=False)
+            words = "not a rotary embedding: the result depends neither on positions nor on the order of rows"
+            self.conclude(words, is_rotation=False)
         elif follows == "index":
             words = "" if self.probe.is_stated else "; state `shape` to find out whether that axis holds heads"
-            self.note(f"it ignores positions: each row is rotated by its index along the axis {axis}{words}")
+            self.conclude(f"it ignores positions: each row is rotated by its index along the axis {axis}{words}")
         if axis == "heads":
-            self.note("heads are rotated in place of positions: equal rows of different heads get different angles")
+            self.conclude("heads are rotated in place of positions: equal rows of different heads get different angles")
         return follows not in (None, "nothing")
 
     def _matrices(self) -> np.ndarray | None:
@@ -166,117 +164,117 @@ class Search:
         return None if results is None else results.reshape(len(SHORT), width, width).transpose(0, 2, 1)
 
     def _is_linear(self, matrices: np.ndarray) -> bool:
-        x = _integers(len(SHORT), self.probe.head_dim)
+        x = _small_integers(len(SHORT), self.probe.head_dim)
         y, louder = self.probe(x, self.short), self.probe(LOUDER * x, self.short)
         if y is None or louder is None:
             return False
-        close = 64 * self.eps * np.abs(y).max() * self.probe.head_dim**0.5
-        self.of_results = max(self.probe.eps, _roundoff_of(y))
+        close = 64 * self.roundoff_of_matrices * np.abs(y).max() * self.probe.head_dim**0.5
+        self.roundoff_of_results = max(self.probe.roundoff, _roundoff_of(y))
         if np.abs(louder / LOUDER - y).max() > close:
             times = f"{LOUDER} times x does not give {LOUDER} times the result"
-            self.note(f"not a rotation: the function is not linear in x; {times}")
-            self.note(is_rotation=False)
+            self.conclude(f"not a rotation: the function is not linear in x; {times}", is_rotation=False)
         elif np.abs(np.einsum("poi,pi->po", matrices, x) - y).max() > close:
-            self.note("not a rotation: the result of a row is not the sum of the results of its channels")
-            self.note(is_rotation=False)
+            words = "not a rotation: the result of a row is not the sum of the results of its channels"
+            self.conclude(words, is_rotation=False)
         else:
             return True
         return False
 
     def _conclude_pairs(self, matrices: np.ndarray) -> None:
-        channels = channels_of(matrices, self.eps)
-        self.note(relative=_are_scores_relative(matrices, self.eps))
+        channels = channels_of(matrices, self.roundoff_of_matrices)
+        self.conclude(relative=_are_scores_relative(matrices, self.roundoff_of_matrices))
         pairs = tuple((int(a), int(b)) for a, b in channels.inputs)
-        self.note(pairs=pairs, kept=channels.kept)
+        self.conclude(pairs=pairs, kept=channels.kept)
         if channels.problem is not None:
-            self.note(f"not a rotation: {channels.problem}", is_rotation=False)
+            self.conclude(f"not a rotation: {channels.problem}", is_rotation=False)
         else:
-            self._conclude_frequencies(channels, self._measure(channels, matrices), matrices)
+            self._conclude_frequencies(channels, self._rotations(channels, matrices), matrices)
 
-    def _measure(self, channels: Channels, matrices: np.ndarray) -> Measurement:
+    def _rotations(self, channels: Channels, matrices: np.ndarray) -> Rotations:
         # A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
         # do not follow. Then the first call is made again, to find out whether the long ones changed its result.
-        found = short = Measurement(self.short, matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]])
+        blocks = matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]]
+        found = short = rotations_of(self.short, blocks)
         seq_len = self.seq_len
         row = int(self.short is SHORT)  # of position 1, or of 0
-        while seq_len >= LENGTHS[-1]:
-            long = self._long(channels, seq_len)
-            seq_len = next((each for each in LENGTHS if each < seq_len), 0)
+        while seq_len >= SHORTER_LENGTHS[-1]:
+            odd = [each for each in (*ODD, seq_len - 1) if each < seq_len]
+            long = self._rotations_at(channels, np.concatenate([powers(seq_len), odd]))
+            seq_len = next((each for each in SHORTER_LENGTHS if each < seq_len), 0)
             if long is None:
-                self._limits["failure"] = f"with longer ones {self.probe.problems.pop()}"
-            elif np.abs(long.blocks[row] - short.blocks[row]).max() > 16 * self.eps * np.abs(short.blocks).max():
-                self._limits["length"] = "the frequencies depend on the largest position of a call"
+                self._why_not_longer["failure"] = f"with longer ones {self.probe.problems.pop()}"
+            elif (
+                np.abs(long.blocks[row] - short.blocks[row]).max()
+                > 16 * self.roundoff_of_matrices * np.abs(short.blocks).max()
+            ):
+                self._why_not_longer["length"] = "the frequencies depend on the largest position of a call"
             else:
-                until = _until(long, self.eps)
-                if until is None or until <= LENGTHS[-1] or row == 0:
+                until = _until(long, self.roundoff_of_matrices)
+                if until is None or until <= SHORTER_LENGTHS[-1] or row == 0:
                     found = long
                     break
-                where = "there" if until in LENGTHS else "before it"
-                self._limits["table"] = f"at {until:,} the angles do not follow: a table may end {where}"
-                seq_len = next(each for each in LENGTHS if each <= until)
-        self._has_state(matrices)
+                where = "there" if until in SHORTER_LENGTHS else "before it"
+                self._why_not_longer["table"] = f"at {until:,} the angles do not follow: a table may end {where}"
+                seq_len = next(each for each in SHORTER_LENGTHS if each <= until)
+        self._conclude_state(matrices)
         return found
 
-    def _long(self, channels: Channels, seq_len: int) -> Measurement | None:
-        positions = np.concatenate([powers(seq_len), [each for each in (*ODD, seq_len - 1) if each < seq_len]])
-        blocks = self._blocks(channels, positions)
-        return None if blocks is None else Measurement(positions, blocks)
-
-    def _blocks(self, channels: Channels, positions: np.ndarray, axis: int | None = None) -> np.ndarray | None:
-        x, where = probes(channels, positions, self.probe.head_dim)
+    def _rotations_at(self, channels: Channels, positions: np.ndarray, axis: int | None = None) -> Rotations | None:
+        """Those of one call; with an axis, at positions along it alone. None if the call fails."""
+        x, where = unit_rows(channels, positions, self.probe.head_dim)
         if axis is not None:
             where = np.stack([where if each == axis else 0 * where for each in range(self.probe.axes)])
         results = self.probe(x, where)
-        return None if results is None else blocks_of(channels, results)
+        return None if results is None else rotations_of(positions, blocks_of(channels, results))
 
-    def _has_state(self, matrices: np.ndarray) -> None:
-        """Whether the same short call gives another result after long ones."""
+    def _conclude_state(self, matrices: np.ndarray) -> None:
+        # A short call may give another result after long ones.
         again = self._matrices()
         if again is not None and not self.report.stateful:
-            stateful = bool(np.abs(again - matrices).max() > 64 * self.eps * np.abs(matrices).max())
-            self.note("it keeps state: a short call gives another result after a long one" if stateful else "")
-            self.note(stateful=stateful)
+            stateful = bool(np.abs(again - matrices).max() > 64 * self.roundoff_of_matrices * np.abs(matrices).max())
+            words = "it keeps state: a short call gives another result after a long one"
+            self.conclude(words if stateful else "", stateful=stateful)
 
-    def _conclude_frequencies(self, channels: Channels, measurement: Measurement, matrices: np.ndarray) -> None:
+    def _conclude_frequencies(self, channels: Channels, rotations: Rotations, matrices: np.ndarray) -> None:
         """Frequencies and what the angles at position 0 say; then the value."""
-        rotations = rotations_of(measurement.blocks)
-        roundoff = roundoff_of(rotations, self.eps)
-        longest = int(measurement.positions.max())
-        self.note(longest=longest)
-        for words in self._limits.values():
-            self.note(f"positions up to {longest:,} are tested: {words}")
+        roundoff = roundoff_of(rotations, self.roundoff_of_matrices)
+        longest = int(rotations.positions.max())
+        self.conclude(longest=longest)
+        for words in self._why_not_longer.values():
+            self.conclude(f"positions up to {longest:,} are tested: {words}")
         if roundoff is None:
-            self.note(f"not a rotation: {why_no_rotation(measurement.blocks, channels.inputs)}", is_rotation=False)
+            self.conclude(f"not a rotation: {why_no_rotation(rotations, channels.inputs)}", is_rotation=False)
             return
-        self.note(is_rotation=True, relative=_are_scores_relative(matrices, roundoff))
+        self.conclude(is_rotation=True, relative=_are_scores_relative(matrices, roundoff))
         frequencies = fitted(rotations.angle[: len(powers(longest + 1))], roundoff)
-        magnitude = _magnitude(rotations, roundoff)
-        self.note(magnitude=magnitude[0])
+        length, error = float(np.median(rotations.length)), 4 * roundoff
+        magnitude = 1.0 if abs(length - 1.0) <= error else length
+        self.conclude(magnitude=magnitude)
         if frequencies.until is not None:
-            self.note("not a rotary embedding: angles are not proportional to positions")
-            self.note(self._first_rotated(channels, rotations.angle, roundoff))
+            self.conclude("not a rotary embedding: angles are not proportional to positions")
+            self.conclude(self._first_rotated(channels, rotations.angle, roundoff))
             return
         start = start_of(frequencies.start, frequencies.values, frequencies.errors, roundoff)
         if start.offset is not None:
             frequencies = self._narrowed(channels, frequencies, start.offset, roundoff)
-        self.note(offset=start.offset, inv_freq=tuple(frequencies.values.tolist()))
-        self.note(start.words if start.offset is not None else f"not a rotary embedding: {start.words}")
-        quarter, angle = 0, rotations.angle
+        self.conclude(offset=start.offset, inv_freq=tuple(frequencies.values.tolist()))
+        self.conclude(start.words if start.offset is not None else f"not a rotary embedding: {start.words}")
+        exchanged, angle = 0, rotations.angle
         if start.offset is None:  # sin + i cos is i times the conjugate of cos + i sin
-            quarter = -1 if np.sin(frequencies.start).mean() < 0.0 else 1
-            angle = quarter * pi / 2 - angle
-            turned = wrapped(quarter * pi / 2 - frequencies.start)
+            exchanged = -1 if np.sin(frequencies.start).mean() < 0.0 else 1
+            angle = exchanged * pi / 2 - angle
+            turned = wrapped(exchanged * pi / 2 - frequencies.start)
             frequencies = frequencies._replace(values=-frequencies.values, start=turned)
             start = start_of(turned, frequencies.values, frequencies.errors, roundoff)
-        of_axes = self._of_axes(channels, measurement.positions, roundoff, -1.0 if quarter else 1.0)
+        of_axes = self._of_axes(channels, rotations.positions, roundoff, -1.0 if exchanged else 1.0)
         if start.offset is None or of_axes is None:
             return
         of_axes = frequencies.values[None] if self.probe.axes == 1 else of_axes
         direction = _direction(frequencies)
-        rotation = Rotation(self.probe.head_dim, channels, frequencies, direction, *magnitude, of_axes)
-        if not quarter:
-            self.note(direction=direction)
-        self._conclude_embedding(rotation, start, measurement.positions[1:], angle[1:], roundoff, quarter)
+        measured = Measured(self.probe.head_dim, channels, frequencies, direction, magnitude, error * length, of_axes)
+        if not exchanged:
+            self.conclude(direction=direction)
+        self._conclude_embedding(measured, start, rotations.positions[1:], angle[1:], roundoff, exchanged)
 
     def _narrowed(self, channels: Channels, known: Fitted, offset: float, roundoff: float) -> Fitted:
         """Frequencies from more positions if sines and cosines have few digits."""
@@ -284,19 +282,18 @@ class Search:
             return known
         positions = spread(self.report.longest or 0)
         positions = positions[positions + offset != 0]
-        blocks = self._blocks(channels, positions)
-        return known if blocks is None else narrowed(known, rotations_of(blocks).angle, positions + offset, roundoff)
+        found = self._rotations_at(channels, positions)
+        return known if found is None else narrowed(known, found.angle, positions + offset, roundoff)
 
     def _first_rotated(self, channels: Channels, angle: np.ndarray, roundoff: float) -> str:
         """Which positions have the angles of position 0, and of which others groups follow; in words."""
         turned = np.abs(wrapped(angle - angle[0])).max(axis=1) > 64 * roundoff
         number = int(turned.argmax())
         positions = np.arange(2 ** (number - 2) + 1, 2 ** (number - 1) + 1) if number > 1 else np.arange(0)
-        blocks = self._blocks(channels, positions) if len(positions) else None
-        if blocks is None:
+        near = self._rotations_at(channels, positions) if len(positions) else None
+        if near is None:
             return ""
-        near = rotations_of(blocks).angle
-        first = int(positions[(np.abs(wrapped(near - angle[0])).max(axis=1) > 64 * roundoff).argmax()])
+        first = int(positions[(np.abs(wrapped(near.angle - angle[0])).max(axis=1) > 64 * roundoff).argmax()])
         each = np.arange(min(64 * first, (self.report.longest or 0) + 1))
         one, other = (self.probe(np.ones((len(each), self.probe.head_dim)), p) for p in (each, each // first * first))
         if one is not None and other is not None and np.abs(one - other).max() <= 64 * roundoff * np.abs(one).max():
@@ -307,28 +304,29 @@ class Search:
         """The frequencies "axes pairs" along each position axis alone; None if angles are not proportional to it."""
         rows = []
         for axis in range(self.probe.axes if self.probe.axes > 1 else 0):
-            blocks = self._blocks(channels, positions, axis)
-            if blocks is None:
+            along = self._rotations_at(channels, positions, axis)
+            if along is None:
                 return None
-            found = fitted(rotations_of(blocks).angle[: len(powers(int(positions.max()) + 1))], roundoff)
+            found = fitted(along.angle[: len(powers(int(positions.max()) + 1))], roundoff)
             if found.until is not None:
-                self.note(f"along position axis {axis} alone, angles are not proportional to positions")
+                self.conclude(f"along position axis {axis} alone, angles are not proportional to positions")
                 return None
             rows.append(np.where(np.abs(found.values) <= found.errors, 0.0, sign * found.values))
         return np.array(rows)
 
     def _conclude_embedding(
         self,
-        rotation: Rotation,
+        measured: Measured,
         start: Start,
         positions: np.ndarray,
         angle: np.ndarray,
         roundoff: float,
-        quarter: int,
+        exchanged: int,
     ) -> None:
         """The value, the precision of its phases, and how much of the function it explains."""
-        value = value_of(rotation) if self.near is None else self._value_near(self.near, rotation)
-        w, errors = rotation.frequencies.values, rotation.frequencies.errors
+        frequencies = measured.frequencies
+        value = value_of(measured) if self.near is None else self._value_near(self.near, measured)
+        w, errors = frequencies.values, frequencies.errors
         if value is not None:
             w = frequencies_of(value.rope)[:, 0].sum(axis=0)[value.numbers]
             errors = errors if value.rope.base is None else np.zeros(len(w))
@@ -336,89 +334,93 @@ class Search:
         precision = precision_of(wrapped(angle - exact_angles(where, w)), where, w, errors, roundoff)
         # Such a precision may hide that frequencies are those of `near`.
         if self.near is not None and precision.name in COARSE_BITS:
-            wide = PRECISIONS[precision.name] * roundings(rotation.frequencies.values) * np.abs(w)
-            known = rotation.frequencies._replace(errors=rotation.frequencies.errors + wide)
-            value = value_near(self.near, rotation._replace(frequencies=known)) or value
-        self._note_precision(precision, positions, roundoff)
+            wide = PRECISIONS[precision.name] * roundings(frequencies.values) * np.abs(w)
+            known = frequencies._replace(errors=frequencies.errors + wide)
+            value = value_near(self.near, measured._replace(frequencies=known)) or value
+        self._conclude_precision(precision, positions, roundoff)
         if value is None:
-            rule = rule_in_any_order(rotation)
+            rule = rule_in_any_order(measured)
             of_rule = "" if rule is None else f"; their frequencies are those of {rule.in_words()}, in some order"
-            self.note(f"no layout has these pairs{of_rule}")
+            self.conclude(f"no layout has these pairs{of_rule}")
             return
         if precision.name is None:
             return
-        behaviour = behaviour_of(value.rope)._replace(offset=start.offset or 0, quarter=quarter)
+        behaviour = behaviour_of(value.rope)._replace(offset=start.offset or 0, exchanged=exchanged)
         if self.near is not None:
-            factor = _nearest_factor(rotation, self.near) / factor_of_scaling(value.rope)
+            factor = _nearest_factor(measured, self.near) / factor_of_scaling(value.rope)
             behaviour = behaviour._replace(factor=factor)
         axis = "heads" if self.probe.axis == "heads" else "tokens"
         name = self.report.precision or precision.name
         change = "" if value.change is None else value.change.in_words()
         self.behaviour = behaviour._replace(precision=name, roundoff=roundoff, axis=axis, change=change)
-        if self.near is not None or quarter:
+        if self.near is not None or exchanged:
             return
-        self._note_rule(value, rotation.magnitude_error)
-        off = np.abs(rotation.frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
-        self.note(f"the frequencies of {len(w)} pairs were measured; those of the value are within {off:.1e} of each")
-        explained = self._explained(self.behaviour, positions, precision, roundoff)
-        resolved = float(np.mean(rotation.frequencies.errors <= 1e-3 * np.abs(rotation.frequencies.values)))
-        self.note(layout=value.rope.layout, confidence=resolved * explained)
-        rope = with_axes(value, rotation)
+        self._explain_rule(value, measured.magnitude_error)
+        off = np.abs(frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
+        self.conclude(
+            f"the frequencies of {len(w)} pairs were measured; those of the value are within {off:.1e} of each"
+        )
+        explained = self._explained(self.behaviour, positions, precision)
+        resolved = float(np.mean(frequencies.errors <= 1e-3 * np.abs(frequencies.values)))
+        self.conclude(layout=value.rope.layout, confidence=resolved * explained)
+        rope = with_axes(value, measured)
         if rope is None:
-            self.note("the angles of the axes do not add up to those of equal positions", confidence=0.0)
+            self.conclude("the angles of the axes do not add up to those of equal positions", confidence=0.0)
         elif explained == 1.0:
-            self.note(rope=rope, magnitude=rope.attention_factor)
-        elif rotation.channels.scaled:
-            self.note(alone_in_words(rotation.channels.scaled))
+            self.conclude(rope=rope, magnitude=rope.attention_factor)
+        elif measured.channels.scaled:
+            self.conclude(alone_in_words(measured.channels.scaled))
 
-    def _value_near(self, near: Embedding, rotation: Rotation) -> Value | None:
+    def _value_near(self, near: Embedding, measured: Measured) -> Value | None:
         """The value with the fewest changes of another one; without one, for one position axis, any value."""
-        value = value_near(near, rotation)
+        value = value_near(near, measured)
         if value is None and self.probe.axes == 1:
-            other = value_of(rotation)
+            other = value_of(measured)
             return None if other is None else other._replace(rope=in_terms_of(near, other.rope))
         if value is None:
-            alike = value_near(_of_text(near), rotation._replace(of_axes=rotation.of_axes.sum(axis=0)[None]))
+            alike = value_near(_of_text(near), measured._replace(of_axes=measured.of_axes.sum(axis=0)[None]))
             self.cause = "unknown" if alike is None else "sections"
         return value
 
-    def _note_precision(self, precision: Precision, positions: np.ndarray, roundoff: float) -> None:
+    def _conclude_precision(self, precision: Precision, positions: np.ndarray, roundoff: float) -> None:
         """The precision of phases; of tables if only they have so few digits, and other numbers have more."""
         row = int(np.argmax(precision.errors))
         error = f"at position {positions[row]:,} they are off by {precision.errors[row]:.3g} radians"
         if precision.name is None:
-            self.note(f"angles are not positions times frequencies: {error}")
+            self.conclude(f"angles are not positions times frequencies: {error}")
         elif precision.name != "exact":
             words = "scores there do not depend on relative positions alone"
-            self.note(f"phases have the precision of {precision.name}: {error}, and {words}")
-        rounded = next((name for name in COARSE_BITS if ROUNDOFF[name] == roundoff > self.of_results), None)
+            self.conclude(f"phases have the precision of {precision.name}: {error}, and {words}")
+        rounded = next((name for name in COARSE_BITS if ROUNDOFF[name] == roundoff > self.roundoff_of_results), None)
         if rounded and precision.name in ("exact", "float32"):
-            self.note(f"sines and cosines are rounded to {rounded}", precision=f"{rounded} tables")
+            self.conclude(f"sines and cosines are rounded to {rounded}", precision=f"{rounded} tables")
         else:
-            self.note(precision=precision.name)
+            self.conclude(precision=precision.name)
 
-    def _note_rule(self, value: Value, error: float) -> None:
+    def _explain_rule(self, value: Value, error: float) -> None:
         rope = value.rope
         if value.change is not None:
-            self.note(f"the frequencies are those of {value.change.in_words()}, and are given as numbers")
+            self.conclude(f"the frequencies are those of {value.change.in_words()}, and are given as numbers")
         elif rope.base is None:
-            self.note("no scaling rule explains the frequencies, so they are given as numbers")
+            self.conclude("no scaling rule explains the frequencies, so they are given as numbers")
         scaling = rope.scaling if value.change is None else value.change.scaling
         if isinstance(scaling, YarnScaling):
-            self.note(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * error))
+            self.conclude(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * error))
 
-    def _explained(self, behaviour: Behaviour, positions: np.ndarray, precision: Precision, roundoff: float) -> float:
+    def _explained(self, behaviour: Behaviour, positions: np.ndarray, precision: Precision) -> float:
         """The part of the numbers that the value explains, for other rows than those that were measured."""
-        x = _integers(len(positions), self.probe.head_dim)
+        x = _small_integers(len(positions), self.probe.head_dim)
         y = self.probe(x, positions)
         if y is None:
             return 0.0
         ours = behaviour.with_exact_phases()._replace(axis="tokens").map().rotated(x, positions)
         # A pair of numbers up to 4 has a length below 6. Its angle may be off by as much as the measured one.
         of_product = 8 * ROUNDOFF["float64"] * (positions + abs(behaviour.offset))
-        close = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (precision.errors + 16 * roundoff + of_product)
+        close = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (precision.errors + 16 * behaviour.roundoff + of_product)
         explained = np.abs(y - ours) <= close[:, None]
-        self.note(f"of {explained.size:,} numbers of other rows, the value gives {explained.sum():,} within tolerance")
+        self.conclude(
+            f"of {explained.size:,} numbers of other rows, the value gives {explained.sum():,} within tolerance"
+        )
         return float(explained.mean())
 
 
@@ -429,7 +431,7 @@ def first_unlike(
     exact = behaviour.with_exact_phases()._replace(axis="tokens").map(directions)
     first, second, to_first, to_second = exact.channels
     kept = sorted({*range(probe.head_dim)} - {*to_first.tolist(), *to_second.tolist()})
-    roundoff = max(behaviour.roundoff, probe.eps, ROUNDOFF["float32"] if tolerance else 0.0)
+    roundoff = max(behaviour.roundoff, probe.roundoff, ROUNDOFF["float32"] if tolerance else 0.0)
     for direction, x, positions, where in parts(probe, context, directions):
         y = probe(x, where)
         if y is None:
@@ -449,7 +451,7 @@ def first_unlike(
     return None
 
 
-def _integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
+def _small_integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
     """Small whole numbers, which every dtype holds exactly."""
     return np.random.default_rng(seed).integers(-4, 5, size=(rows, width)).astype(np.float64)
 
@@ -462,17 +464,16 @@ def _roundoff_of(numbers: np.ndarray) -> float:
 
 def _are_scores_relative(matrices: np.ndarray, roundoff: float) -> bool:
     width = matrices.shape[1]
-    q, k = (matrices @ _integers(width, 8, seed) for seed in (1, 2))  # positions channels vectors
+    q, k = (matrices @ _small_integers(width, 8, seed) for seed in (1, 2))  # positions channels vectors
     scores = np.einsum("pcv,pcv->pv", q[[0, 3, 0, 2]], k[[1, 4, 2, 3]])  # differences of 1, 1, 2 and 2
     close = 32 * max(roundoff, ROUNDOFF["float32"]) * width * np.abs(matrices).max() ** 2
     return bool(np.abs(scores[::2] - scores[1::2]).max() <= close)
 
 
-def _until(measurement: Measurement, eps: float) -> int | None:
+def _until(rotations: Rotations, at_least: float) -> int | None:
     """The first position whose angles do not follow; None if all do, or if the blocks are no rotations."""
     # Powers of two come first, because the frequencies follow from them.
-    rotations, positions = rotations_of(measurement.blocks), measurement.positions
-    roundoff = roundoff_of(rotations, eps)
+    positions, roundoff = rotations.positions, roundoff_of(rotations, at_least)
     if roundoff is None:
         return None
     frequencies = fitted(rotations.angle[: len(powers(int(positions.max()) + 1))], roundoff)
@@ -482,7 +483,7 @@ def _until(measurement: Measurement, eps: float) -> int | None:
     off = wrapped(wrapped(rotations.angle - rotations.angle[0]) - exact_angles(positions, w))
     of = np.full(len(positions), True)
     within = of
-    for length in LENGTHS:  # the most positions that one precision explains
+    for length in SHORTER_LENGTHS:  # the most positions that one precision explains
         precision = precision_of(off[of], positions[of], w, errors, 2 * roundoff)
         within = precision.within if of.all() else within
         if precision.name is not None:
@@ -492,11 +493,6 @@ def _until(measurement: Measurement, eps: float) -> int | None:
     return 0
 
 
-def _magnitude(rotations: Blocks, roundoff: float) -> tuple[float, float]:
-    length, error = float(np.median(rotations.length)), 4 * roundoff
-    return (1.0 if abs(length - 1.0) <= error else length), error * length
-
-
 def _of_text(rope: Embedding) -> Embedding:
     """An embedding of one axis that is the same where all position axes are equal."""
     if rope.base is not None:
@@ -504,10 +500,10 @@ def _of_text(rope: Embedding) -> Embedding:
     return rope.replace(inv_freq=frequencies_of(rope)[:, 0].sum(axis=0).tolist())
 
 
-def _nearest_factor(rotation: Rotation, near: Embedding) -> float:
-    found, error, own = rotation.magnitude, rotation.magnitude_error, near.attention_factor
+def _nearest_factor(measured: Measured, near: Embedding) -> float:
+    found, error, own = measured.magnitude, measured.magnitude_error, near.attention_factor
     known = [each for each in (own, 1.0, own * own) if abs(each - found) <= max(2 * error, 1e-6 * each)]
-    return known[0] if known else simplest(found - max(error, 1e-7 * found), found + max(error, 1e-7 * found))[0]
+    return known[0] if known else simplest_within(found, max(error, 1e-7 * found))
 
 
 def _direction(frequencies: Fitted) -> int | None:

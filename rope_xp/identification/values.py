@@ -13,7 +13,7 @@ from rope_xp.frequencies import LinearScaling, Scaling
 from rope_xp.identification.behaviour import frequencies_of
 from rope_xp.identification.pairs import Channels, Fitted, Place, places_of
 from rope_xp.identification.precision import ROUNDOFF, rounded_to, roundings
-from rope_xp.identification.rules import Rule, changed_rule_of, rule_of, simplest
+from rope_xp.identification.rules import Rule, Target, changed_rule_of, rule_of, simplest, simplest_within
 from rope_xp.sections import ORDERS, Sections
 from rope_xp.types import Array, Embedding, Values
 
@@ -23,8 +23,8 @@ RATIOS, LENGTH = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow
 GIVEN: Values = {"base": None, "scaling": None, "sections": None, "reverse": False}
 
 
-class Rotation(NamedTuple):
-    """What was measured."""
+class Measured(NamedTuple):
+    """What calls of a function showed: its pairs, their frequencies, and the factor of their lengths."""
 
     head_dim: int
     channels: Channels
@@ -43,66 +43,69 @@ class Value(NamedTuple):
     change: Rule | None = None  # the rule of its frequencies, if a function changes a rule as no embedding states it
 
 
-def value_of(rotation: Rotation) -> Value | None:
+def value_of(measured: Measured) -> Value | None:
     """The value where all position axes are equal: that whose rule has the fewest digits; else, numbers."""
-    places = list(places_of(rotation.channels, rotation.head_dim))
+    places = list(places_of(measured.channels, measured.head_dim))
     if not places:
         return None
-    found = [(rule, place) for place in places if (rule := _rule_at(place, rotation)) is not None]
+    found = [(rule, place) for place in places if (rule := _rule_at(place, measured, rule_of)) is not None]
     if not found:
         for place in places:
-            change = _rule_at(place, rotation, changed_rule_of)
+            change = _rule_at(place, measured, changed_rule_of)
             if change is not None:
-                inv_freq = np.asarray(change.frequencies(2 * place.pairs)) * rotation.direction
+                inv_freq = np.asarray(change.frequencies(2 * place.pairs)) * measured.direction
                 return Value(
-                    _with_numbers(_channels_of(place, rotation), inv_freq.tolist(), rotation), place.numbers, change
+                    _with_numbers(_options_of(place, measured), inv_freq.tolist(), measured), place.numbers, change
                 )
-        measured = (_of_all_pairs(places[0], each) for each in rotation.frequencies[:2])
-        numbers = [_simplest(w, error) for w, error in zip(*measured)]
-        options = _channels_of(places[0], rotation)
-        return Value(_with_numbers(options, numbers, rotation), places[0].numbers)
+        of_all_pairs = (_of_all_pairs(places[0], each) for each in measured.frequencies[:2])
+        numbers = [
+            0.0 if abs(w) <= error else float(np.sign(w)) * simplest_within(abs(w), error)
+            for w, error in zip(*of_all_pairs)
+        ]
+        options = _options_of(places[0], measured)
+        return Value(_with_numbers(options, numbers, measured), places[0].numbers)
     rule, place = min(found, key=lambda each: each[0].digits)
-    options = _channels_of(place, rotation)
-    rope = RotaryEmbedding(**options, base=rule.base, scaling=rule.scaling, reverse=rotation.direction == -1)
-    if abs((rope.attention_factor or 1.0) - rotation.magnitude) > 2 * rotation.magnitude_error:  # both may be rounded
-        factor = _magnitude(rotation)
+    options = _options_of(place, measured)
+    rope = RotaryEmbedding(**options, base=rule.base, scaling=rule.scaling, reverse=measured.direction == -1)
+    if abs((rope.attention_factor or 1.0) - measured.magnitude) > 2 * measured.magnitude_error:  # both may be rounded
+        factor = _simplest_magnitude(measured)
         plain = rule.scaling is None
-        rope = rope.replace(attention_factor=factor) if plain else _with_numbers(options, rope.inv_freq, rotation)
+        rope = rope.replace(attention_factor=factor) if plain else _with_numbers(options, rope.inv_freq, measured)
     return Value(rope, place.numbers)
 
 
-def value_near(near: Embedding, rotation: Rotation) -> Value | None:
+def value_near(near: Embedding, measured: Measured) -> Value | None:
     """The value with the fewest changes of another one that has the measured frequencies; None without one."""
-    for place in places_of(rotation.channels, rotation.head_dim):
-        measured = _of_all_pairs(place, rotation.of_axes)
-        errors = _of_all_pairs(place, rotation.frequencies.errors)
-        options = {**_channels_of(place, rotation), "attention_factor": None, "xpos": None}
-        rope = nearest(near, options, measured, errors, rotation.direction == -1)
+    for place in places_of(measured.channels, measured.head_dim):
+        wanted = _of_all_pairs(place, measured.of_axes)
+        errors = _of_all_pairs(place, measured.frequencies.errors)
+        options = {**_options_of(place, measured), "attention_factor": None, "xpos": None}
+        rope = nearest(near, options, wanted, errors, measured.direction == -1)
         if rope is not None:
             return Value(rope, place.numbers)
     return None
 
 
 def nearest(
-    near: Embedding, options: Values, measured: np.ndarray, errors: np.ndarray, reverse: bool
+    near: Embedding, options: Values, wanted: np.ndarray, errors: np.ndarray, reverse: bool
 ) -> RotaryEmbedding | None:
-    """The first candidate that has measured frequencies "axes pairs"; None without one."""
+    """The first value near another one that has the frequencies "axes pairs"; None without one."""
     # They may be rounded to float32, or all to bfloat16 or float16. Exact ones come first, after the value without
     # changes.
-    rounded = ROUNDOFF["float32"] * roundings(measured)
+    rounded = ROUNDOFF["float32"] * roundings(wanted)
     for bits, name in ((8, "bfloat16"), (11, "float16")):
-        if (np.abs(rounded_to(bits, measured) - measured) <= errors).all():
+        if (np.abs(rounded_to(bits, wanted) - wanted) <= errors).all():
             rounded = rounded + 1.01 * ROUNDOFF[name]
             break
     found = []
-    for rope in _candidates(near, options, measured, reverse):
+    for rope in _values_near(near, options, wanted, reverse):
         frequencies = frequencies_of(rope)[:, 0]
-        if frequencies.shape == measured.shape:
-            off = np.abs(frequencies - measured) - errors
-            if (off <= (rounded if not found else 16 * ROUNDOFF["float64"]) * np.abs(measured)).all():
+        if frequencies.shape == wanted.shape:
+            off = np.abs(frequencies - wanted) - errors
+            if (off <= (rounded if not found else 16 * ROUNDOFF["float64"]) * np.abs(wanted)).all():
                 return rope
             found.append((rope, off))
-    return next((rope for rope, off in found if (off <= rounded * np.abs(measured)).all()), None)
+    return next((rope for rope, off in found if (off <= rounded * np.abs(wanted)).all()), None)
 
 
 def in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
@@ -124,7 +127,7 @@ def in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
     return rope
 
 
-def _candidates(near: Embedding, options: Values, measured: np.ndarray, reverse: bool) -> Iterator[RotaryEmbedding]:
+def _values_near(near: Embedding, options: Values, wanted: np.ndarray, reverse: bool) -> Iterator[RotaryEmbedding]:
     """Values with these channels: with the base and the rule of another one, without one of them, or with neither."""
     width, whole = options["rotary_dim"], near.head_dim - options["first_channel"]
 
@@ -147,13 +150,13 @@ def _candidates(near: Embedding, options: Values, measured: np.ndarray, reverse:
                 row = frequencies_of(near.replace(**span, reverse=reverse))[0, 0, : width // 2]
                 yield from value(**{**GIVEN, "inv_freq": row.tolist()})
         yield from value(**same, scaling=None)
-        fastest = np.abs(measured).max(axis=0)
+        fastest = np.abs(wanted).max(axis=0)
         if near.scaling is None and 0.0 < fastest[0] < 0.99:
-            for factor in _plain(1.0 / float(fastest[0])):
+            for factor in _round_numbers_near(1.0 / float(fastest[0])):
                 yield from value(**same, scaling=LinearScaling(factor=factor))
         for scaling in dict.fromkeys((near.scaling, None)):
             found = _base_with(scaling, width, float(fastest[1])) if width > 2 else inf
-            for base in _plain(found) if found < 1e15 else ():
+            for base in _round_numbers_near(found) if found < 1e15 else ():
                 yield from value(**same, scaling=scaling, base=base)
 
 
@@ -175,18 +178,18 @@ def _base_with(scaling: Scaling | None, width: int, wanted: float) -> float:
     return exp(low)
 
 
-def _plain(number: float) -> tuple[float, ...]:
+def _round_numbers_near(number: float) -> tuple[float, ...]:
     """A positive number: the roundest ones that are near, and itself."""
     return (*(simplest(number * (1 - each), number * (1 + each))[0] for each in (2e-5, 1e-9)), number)
 
 
-def with_axes(value: Value, rotation: Rotation) -> RotaryEmbedding | None:
+def with_axes(value: Value, measured: Measured) -> RotaryEmbedding | None:
     """The embedding of several position axes: with sections, or with numbers; None if axes do not add up."""
     rope: Embedding = value.rope
-    if len(rotation.of_axes) == 1:
+    if len(measured.of_axes) == 1:
         return value.rope
-    inv_freq, rows = np.asarray(rope.inv_freq), np.zeros((len(rotation.of_axes), rope.pairs))
-    rows[:, value.numbers] = rotation.of_axes
+    inv_freq, rows = np.asarray(rope.inv_freq), np.zeros((len(measured.of_axes), rope.pairs))
+    rows[:, value.numbers] = measured.of_axes
     if not np.allclose(rows.sum(axis=0), inv_freq, rtol=1e-4, atol=1e-9):
         return None
     alone = np.count_nonzero(rows, axis=0) == 1
@@ -203,7 +206,7 @@ def _with_base(rope: Embedding, rows: np.ndarray, axis_of_pair: np.ndarray) -> E
     if rope.base is not None:
         return rope
     own = np.abs(rows[0, axis_of_pair == 0])
-    rule = rule_of(own, ROUNDOFF["float32"] * own, rope.attention_factor, ROUNDOFF["float32"])
+    rule = rule_of(Target(own, ROUNDOFF["float32"] * own, rope.attention_factor, ROUNDOFF["float32"]))
     if rule is None:
         return None
     reverse = bool((rows <= 0.0).all())
@@ -228,18 +231,19 @@ def _with_sections(rope: Embedding | None, axis_of_pair: list[int]) -> Iterator[
             continue
 
 
-def rule_in_any_order(rotation: Rotation) -> Rule | None:
+def rule_in_any_order(measured: Measured) -> Rule | None:
     """The rule of the frequencies, fastest first, of pairs that no layout has."""
-    values = np.abs(rotation.frequencies.values)
+    values = np.abs(measured.frequencies.values)
     order = np.argsort(-values)
-    return rule_of(values[order], rotation.frequencies.errors[order], rotation.magnitude, rotation.magnitude_error)
+    errors = measured.frequencies.errors[order]
+    return rule_of(Target(values[order], errors, measured.magnitude, measured.magnitude_error))
 
 
-def _rule_at(place: Place, rotation: Rotation, rule_of: Callable[..., Rule | None] = rule_of) -> Rule | None:
-    if rotation.direction is None:
+def _rule_at(place: Place, measured: Measured, find: Callable[[Target], Rule | None]) -> Rule | None:
+    if measured.direction is None:
         return None
-    values, errors = (_of_all_pairs(place, each) for each in rotation.frequencies[:2])
-    return rule_of(np.abs(values), errors, rotation.magnitude, rotation.magnitude_error)
+    values, errors = (_of_all_pairs(place, each) for each in measured.frequencies[:2])
+    return find(Target(np.abs(values), errors, measured.magnitude, measured.magnitude_error))
 
 
 def _of_all_pairs(place: Place, numbers: np.ndarray) -> np.ndarray:
@@ -248,9 +252,9 @@ def _of_all_pairs(place: Place, numbers: np.ndarray) -> np.ndarray:
     return result
 
 
-def _channels_of(place: Place, rotation: Rotation) -> Values:
+def _options_of(place: Place, measured: Measured) -> Values:
     return {
-        "head_dim": rotation.head_dim,
+        "head_dim": measured.head_dim,
         "layout": place.layout,
         "first_channel": place.first_channel,
         "blocks": place.blocks,
@@ -258,16 +262,9 @@ def _channels_of(place: Place, rotation: Rotation) -> Values:
     }
 
 
-def _with_numbers(options: Values, inv_freq: Sequence[float] | Array | None, rotation: Rotation) -> RotaryEmbedding:
-    return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=_magnitude(rotation))
+def _with_numbers(options: Values, inv_freq: Sequence[float] | Array | None, measured: Measured) -> RotaryEmbedding:
+    return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=_simplest_magnitude(measured))
 
 
-def _magnitude(rotation: Rotation) -> float:
-    if rotation.magnitude == 1.0:
-        return 1.0
-    error = rotation.magnitude_error
-    return simplest(rotation.magnitude - error, rotation.magnitude + error)[0]
-
-
-def _simplest(w: float, error: float) -> float:
-    return 0.0 if abs(w) <= error else float(np.sign(w)) * simplest(abs(w) - error, abs(w) + error)[0]
+def _simplest_magnitude(measured: Measured) -> float:
+    return 1.0 if measured.magnitude == 1.0 else simplest_within(measured.magnitude, measured.magnitude_error)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
 from rope_xp.identification.probe import Probe
-from rope_xp.identification.search import LONGEST, Search
+from rope_xp.identification.search import identification_of
 
 WIDTH = 16
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
@@ -171,7 +171,7 @@ def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, 
         return result
 
     def identified(fn, axes):
-        return Search(Probe(fn, rope.head_dim, shape="seq dim", axes=axes), LONGEST).run().identification()
+        return identification_of(Probe(fn, rope.head_dim, shape="seq dim", axes=axes))
 
     found = identified(fn, len(sizes))
     assert found.rope.layout == layout and found.rope.first_channel == first

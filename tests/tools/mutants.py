@@ -33,7 +33,7 @@ comparison/measures.py
         ==> max(ceil((beginning - angle) / step) + 1, after + 1)
     a pair that turns back starts ahead: start, step = -start, -step ==> step = -step
 identification/behaviour.py
-    sines that are swapped turn the same way: quarter * pi / 2 - start, -step ==> quarter * pi / 2 - start, step
+    sines that are swapped turn the same way: exchanged * pi / 2 - start, -step ==> exchanged * pi / 2 - start, step
 identification/search.py
     a value confirmed at any position: if wrong.any():\n                return int
         ==> if False:\n                return int
@@ -129,8 +129,8 @@ configs/readers/gguf_file.py
     columns before rows: shape[::-1] ==> shape
     data of tensors without alignment: end + -end % alignment ==> end
 identification/probe.py
-    a table kept for each shape taken for an index: return "first call" if ==> return "index" if
-    positions of a call in another order: other[np.argsort(OTHER_ORDER)[ORDER]] ==> other
+    a table kept for each shape taken for an index: "first call" if _follow ==> "index" if _follow
+    positions of a call in another order: other[np.argsort(order)[ORDER]] ==> other
 identification/pairs.py
     whole turns lost: total, last = 2 * total + rest, position ==> total, last = wrapped(2 * total + rest), position
     offsets of the slowest pair alone: for w, of_pair in zip(frequencies[order], start[order]):
@@ -140,7 +140,7 @@ identification/precision.py
 identification/pairs.py
     the opposite direction: (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2 ==> (blocks[..., 0, 1] - blocks[..., 1, 0]) / 2
 identification/rules.py
-    divided pairs taken for kept ones: _bases(measured, of_last_pairs=True) ==> _bases(measured)
+    divided pairs taken for kept ones: _bases(target, of_last_pairs=True) ==> _bases(target)
 identification/search.py
     state that a long call leaves: again = self._matrices() ==> again = matrices
     a value that explains nothing: close = 6.0 * ==> close = np.inf *

@@ -85,7 +85,7 @@ class Layers:
     listed: LayerList | None = None  # which layers are rotated
     # A key, the value with which layers are rotated, and further values that the key may have.
     only_if: tuple[str, *tuple[object, ...]] | None = None
-    scaled: str = ""  # the key that lists the layers to which a scaling rule applies
+    scaled_key: str = ""  # the key that lists the layers to which a scaling rule applies
 
 
 @dataclass(frozen=True)

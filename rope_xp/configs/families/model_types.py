@@ -322,7 +322,7 @@ ROWS: dict[str, Family] = {
         ),
     ),
     "olmo_hybrid": Family(layers=Layers(every(4, other="linear_attention"), rotated=types.unless_base_is_null)),
-    "molmo2_text": Family(dict(head_dim=128), layers=Layers(scaled="rope_scaling_layers")),
+    "molmo2_text": Family(dict(head_dim=128), layers=Layers(scaled_key="rope_scaling_layers")),
     "gemma3_text t5gemma2_text t5gemma2_decoder": Family(dict(head_dim=256), layers=Layers(SLIDING_PATTERN, GEMMA3)),
     "gemma3n_text": Family(dict(head_dim=256), layers=Layers(every(5), GEMMA3)),
     "gemma4_text gemma4_unified_text diffusion_gemma_text": Family(

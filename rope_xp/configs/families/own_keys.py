@@ -74,7 +74,7 @@ def _steps_of_base(length: int, base_length: int) -> int:
 
 def _chatglm(keys: Keys, seq_len: int | None) -> None:
     """`rope_ratio` multiplies the base. ChatGLM2, known only by its model name, divides positions by it."""
-    keys.ignore("original_rope")  # both values compute the same
+    keys.mark_as_read("original_rope")  # both values compute the same
     ratio, name = keys.get("rope_ratio"), keys.get("_name_or_path")
     if ratio is None:
         return
@@ -218,7 +218,7 @@ def _keys_of(row: Family) -> Iterator[str]:
     quirks, layers = row.quirks, row.layers
     yield from (key for way in _ways_to_width(row) for key in way.split("/"))
     yield from (*quirks.base_keys, *quirks.rotated_keys, *quirks.ignored_keys)
-    yield from (quirks.base_in, layers.scaled)
+    yield from (quirks.base_in, layers.scaled_key)
     yield from (key for of_type in layers.by_type.values() for key in of_type.base_keys or ())
     yield from () if layers.listed is None else (layers.listed.key,)
     yield from (layers.only_if or ())[:1]

@@ -53,8 +53,8 @@ class Metadata:
             self.keys.remarks.append(f"llama.cpp does not read {self.key(name)}={value:g} for this architecture")
         return None
 
-    def ignore(self, *names: str) -> None:
-        self.keys.ignore(*map(self.key, names))
+    def mark_as_read(self, *names: str) -> None:
+        self.keys.mark_as_read(*map(self.key, names))
 
     def tensor(self, name: str) -> tuple[float, ...]:
         return tuple(checks.positive(f"every value of {name}", value) for value in self.keys.list_of(name))
@@ -107,10 +107,10 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
                 f"{gguf.FREQS}, {gguf.LONG} and {gguf.SHORT} must not be given with YaRN; got at least one"
             )
         return _yarn(metadata, factor)
-    metadata.ignore(*BETAS.values(), MULTIPLIER)
+    metadata.mark_as_read(*BETAS.values(), MULTIPLIER)
     if long or short or kind == "longrope":
         return _longrope(metadata, long, short)
-    metadata.ignore(LENGTH)
+    metadata.mark_as_read(LENGTH)
     if metadata.factor(ATTENTION) != 1.0:
         raise wrong_value(f"{metadata.key(ATTENTION)} must be 1 without YaRN and lists of factors; got another number")
     if metadata.factor(REPLACED) != 1.0:
@@ -234,7 +234,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 def gguf_metadata_as_config(keys: Keys) -> tuple[Values, Family]:
     metadata = Metadata(keys, _architecture(keys))
-    metadata.ignore("rope.scaling.finetuned", "attention.max_alibi_bias")
+    metadata.mark_as_read("rope.scaling.finetuned", "attention.max_alibi_bias")
     if metadata.get("attention.max_alibi_bias"):
         raise wrong_value(f"{metadata.key('attention.max_alibi_bias')} must be 0; got another number")
     head_dim = _head_dim(metadata)

@@ -35,7 +35,7 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
     is_latent = _flag(keys, "multi_latent_attention")
     kind = _kind(keys, is_latent)
     if kind == "none":
-        keys.ignore(*keys.mapping)
+        keys.mark_as_read(*keys.mapping)
         return None
     config: Values = {
         "rope_theta": keys.get_or_assume("rotary_base", "frequencies", 10_000.0, "default of Megatron-LM"),
@@ -44,7 +44,9 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
         **_rotated_layers(keys),
     }
     interleaved = _flag(keys, "rotary_interleaved")
-    keys.ignore(*IRRELEVANT, *SCALED, *YARN, "rotary_seq_len_interpolation_factor", "rotary_percent", "mrope_section")
+    keys.mark_as_read(
+        *IRRELEVANT, *SCALED, *YARN, "rotary_seq_len_interpolation_factor", "rotary_percent", "mrope_section"
+    )
     if kind != "rope":
         _require(keys, kind, rotary_interleaved=False)
     if is_latent:

@@ -31,7 +31,8 @@ def meta_as_config(keys: Keys) -> tuple[Values, Family]:
     }
     if scaled is not None and checks.boolean("use_scaled_rope", scaled):
         config["rope_scaling"] = _llama3_block(keys, is_llama4)
-    keys.ignore("rope_scaling_factor", "rope_high_freq_factor")  # nothing reads them if `use_scaled_rope` is false
+    # Nothing reads them if `use_scaled_rope` is false.
+    keys.mark_as_read("rope_scaling_factor", "rope_high_freq_factor")
     return config, TEXT
 
 
@@ -103,7 +104,7 @@ def pixtral_as_config(keys: Keys) -> tuple[Values, Family]:
     encoder = keys.nested("vision_encoder")
     if not encoder.mapping:
         raise wrong_value("vision_encoder must be given for part='vision'; got none")
-    keys.ignore("rope_theta", "yarn", "max_position_embeddings")  # they are about the text
+    keys.mark_as_read("rope_theta", "yarn", "max_position_embeddings")  # they are about the text
     names = ("head_dim", "hidden_size", "num_attention_heads")
     config = {name: encoder.get(name) for name in names}
     base = encoder.get("rope_theta")
