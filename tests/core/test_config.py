@@ -387,6 +387,26 @@ def test_keys_of_single_families(row):
     assert read(row) == value_of(row["embedding"])
 
 
+def test_indexers_of_sparse_attention():
+    """As the classes of test_indexers.py compute it. The description of the attention says how its indexer rotates."""
+    for row in ROWS["indexers"]:
+        if "layers" in row:  # a 1 for each layer that has an indexer of its own
+            ropes = [read(row, part="indexer", layer=layer) for layer in range(len(row["layers"]))]
+            assert "".join("01"[rope is not None] for rope in ropes) == row["layers"], row
+            continue
+        wanted = value_of(row["embedding"])
+        assert read(row, part="indexer", layer=row.get("layer")) == wanted, row
+        attention = read(row, layer=row.get("layer", 1))
+        notes = [line for line in one_line(attention.describe() if attention else "") if line.startswith("indexer")]
+        assert len(notes) == (wanted is not None), row
+        if wanted is not None:
+            same = "the same" if wanted.layout == attention.layout else "another layout than the attention"
+            which = (
+                f"the {'last' if wanted.first_channel else 'first'} {wanted.rotary_dim} of {wanted.head_dim} channels"
+            )
+            assert f"layout {wanted.layout} ({same}), {which}:" in notes[0], row
+
+
 def test_colpali_is_read_where_its_model_reads():
     """In `vlm_config`, also if there is a text_config that no model reads."""
     text = of("gemma", 256, rope_theta=5e4)
