@@ -9,7 +9,7 @@ from itertools import product
 from operator import attrgetter
 
 import pytest
-from configs import CONFIGS, GOLDENS, HERE, ROWS, at, changed, paths_of, without
+from configs import CONFIGS, GOLDENS, HERE, ROWS, at, changed, paths_of, with_12_digits, without
 
 import rope_xp
 from rope_xp.configs.families.own_keys import UNROTATED, readers
@@ -147,18 +147,12 @@ def test_a_config_is_left_as_it_was():
 
 # What transformers' classes were seen to compute where their configs state nothing: see make_unstated.py.
 UNSTATED = json.loads((HERE / "unstated.json").read_text())
-# A power in float64 is not rounded alike on every platform.
-DIGITS = re.compile(r"\d+\.\d+(e-?\d+)?")
-
-
-def written(text):
-    return DIGITS.sub(lambda number: f"{float(number[0]):.12g}", text)
 
 
 def test_a_config_that_states_nothing_means_what_its_class_computes():
     chosen = [{key: row[key] for key in ("part", "layer_type")} for row in UNSTATED]
-    found = [written(repr(rope_xp.from_config(row["config"], **own))) for row, own in zip(UNSTATED, chosen)]
-    assert found == [written(row["is"]) for row in UNSTATED]
+    found = [with_12_digits(repr(rope_xp.from_config(row["config"], **own))) for row, own in zip(UNSTATED, chosen)]
+    assert found == [with_12_digits(row["is"]) for row in UNSTATED]
 
 
 def test_the_families_that_are_named_for_a_key_read_it():
@@ -180,5 +174,5 @@ LAYER_TYPES = json.loads((HERE / "layer_types.json").read_text())
 def test_layers_that_a_config_does_not_type_are_those_of_its_class():
     for name, (types, embeddings) in LAYER_TYPES.items():
         config = {"model_type": name, "hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 13}
-        found = [written(repr(rope_xp.from_config(config, layer=layer))) for layer in range(len(types))]
-        assert found == [written(embeddings[kind]) for kind in types], name
+        found = [with_12_digits(repr(rope_xp.from_config(config, layer=layer))) for layer in range(len(types))]
+        assert found == [with_12_digits(embeddings[kind]) for kind in types], name

@@ -9,7 +9,7 @@ import engines
 import gguf
 import numpy as np
 import pytest
-from configs import CONFIGS, GOLDENS, ROWS, value_of
+from configs import CONFIGS, GOLDENS, ROWS, value_of, with_12_digits
 
 from rope_xp import (
     DynamicNTKScaling,
@@ -22,7 +22,7 @@ from rope_xp import (
     from_config,
 )
 from rope_xp.configs.engines import table
-from rope_xp.configs.writers import TARGETS, with_length
+from rope_xp.configs.writers import TARGETS, Options, with_length
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, gguf_layout
 from rope_xp.frequencies import Scaling, geometric
 from rope_xp.provenance import Provenance, with_provenance
@@ -350,6 +350,25 @@ PAIRED = {"layout": INTERLEAVED}
 def test_what_a_target_cannot_express(row):
     with pytest.raises(ValueError, match=f"^RotaryEmbedding.to_config: .*{row['message']}"):
         value_of(row["rope"]).to_config(row["target"], **row.get("arguments", {}))
+
+
+@pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
+def test_what_is_written():
+    """All keys and arguments, also those that make no difference to an engine that reads no more than others do."""
+    for row in ROWS["written"]:
+        rope = value_of(row["rope"]) if "rope" in row else from_config(row["config"])
+        target, arguments = row["target"], row.get("arguments", {})
+        if "refused" in row:
+            with pytest.raises(ValueError) as raised:
+                rope.to_config(target, **arguments)
+            assert str(raised.value).startswith(f"RotaryEmbedding.to_config: {row['refused']}; got "), row
+            continue
+        found = rope.to_config(target, **arguments)
+        if "length" in row:
+            found = with_length(target, found, row["length"], rope, Options(**arguments))
+        if isinstance(found, list):
+            found = [json.loads(each) if each.startswith("{") else each for each in found]
+        assert with_12_digits(json.dumps(found)) == with_12_digits(json.dumps(row["written"])), row
 
 
 class HalfYarn(Scaling):
