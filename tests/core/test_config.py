@@ -244,12 +244,12 @@ def test_blocks_of_layer_types():
     assert from_config(nested, layer=1) is None
 
 
-@pytest.mark.parametrize("row", ROWS["rotated layers"], ids=name_of)
-def test_layers_without_rotation_are_none(row):
+def test_layers_without_rotation_are_none():
     """A 1 for each layer that is rotated. tests/goldens/layer_types.json has the families without such keys."""
-    config = of(row["model_type"], 16, attention_head_dim=16, **FEW_HEADS, **row["keys"])
-    rotated = row["rotated"]
-    assert "".join("01"[from_config(config, layer=layer) is not None] for layer in range(len(rotated))) == rotated
+    for row in ROWS["rotated layers"]:
+        config = of(row["model_type"], 16, attention_head_dim=16, **FEW_HEADS, **row["keys"])
+        ropes = [from_config(config, layer=layer) for layer in range(len(row["rotated"]))]
+        assert "".join("01"[rope is not None] for rope in ropes) == row["rotated"], row
 
 
 def test_what_differs_between_layers_needs_the_layer():
@@ -371,20 +371,47 @@ def test_keys_outside_a_part_may_agree_with_it_in_other_words():
         from_config({**config, **outer})
 
 
-@pytest.mark.parametrize("row", ROWS["layers"], ids=name_of)
-def test_what_a_family_means_for_each_layer(row):
+def test_what_a_family_means_for_each_layer():
     """As the classes' own sources say. No config states a base or a share unless its keys do."""
-    config = of(row["model_type"], **{**HEADS, **row["keys"]})
-    # Gemma 4 takes the last layer for full attention, also if all types are said to slide.
-    for more in ({}, UPSTREAM) if row["keys"] == {"layer_types": [SLIDING] * 8} else ({},):
-        for layer, embedding in row["embeddings"]:
-            assert from_config(config, layer=layer, **more) == value_of(embedding)
+    for row in ROWS["layers"]:
+        config = of(row["model_type"], **{**HEADS, **row["keys"]})
+        # Gemma 4 takes the last layer for full attention, also if all types are said to slide.
+        for more in ({}, UPSTREAM) if row["keys"] == {"layer_types": [SLIDING] * 8} else ({},):
+            for layer, embedding in row["embeddings"]:
+                assert from_config(config, layer=layer, **more) == value_of(embedding), row
 
 
-@pytest.mark.parametrize("row", ROWS["keys of families"], ids=name_of)
-def test_keys_of_single_families(row):
+def test_keys_of_single_families():
     """Of the code in the checkpoints."""
-    assert read(row) == value_of(row["embedding"])
+    for row in ROWS["keys of families"]:
+        assert read(row) == value_of(row["embedding"]), row
+
+
+def test_position_axes_are_named_in_the_order_of_positions():
+    for row in ROWS["position axes"]:
+        axes = [line for line in one_line(read(row).describe()) if line.startswith("position axes")]
+        assert len(axes) == bool(row["axes"]), row
+        assert all(line.removeprefix("position axes").lstrip().startswith(row["axes"]) for line in axes), row
+
+
+def test_indexers_of_sparse_attention():
+    """As the classes of test_indexers.py compute it. The description of the attention says how its indexer rotates."""
+    for row in ROWS["indexers"]:
+        if "layers" in row:  # a 1 for each layer that has an indexer of its own
+            ropes = [read(row, part="indexer", layer=layer) for layer in range(len(row["layers"]))]
+            assert "".join("01"[rope is not None] for rope in ropes) == row["layers"], row
+            continue
+        wanted = value_of(row["embedding"])
+        assert read(row, part="indexer", layer=row.get("layer")) == wanted, row
+        attention = read(row, layer=row.get("layer", 1))
+        notes = [line for line in one_line(attention.describe() if attention else "") if line.startswith("indexer")]
+        assert len(notes) == (wanted is not None), row
+        if wanted is not None:
+            same = "the same" if wanted.layout == attention.layout else "another layout than the attention"
+            which = (
+                f"the {'last' if wanted.first_channel else 'first'} {wanted.rotary_dim} of {wanted.head_dim} channels"
+            )
+            assert f"layout {wanted.layout} ({same}), {which}:" in notes[0], row
 
 
 def test_colpali_is_read_where_its_model_reads():

@@ -381,8 +381,12 @@ def assert_is_a_report(report):
 LOOK_LOST = ("aya-23-8b", "plamo-2-1b")
 
 
-@pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden["config"])
-def test_real_configs(golden):
+def test_real_configs():
+    for golden in GOLDENS:
+        assert_its_report_is_sound(golden)
+
+
+def assert_its_report_is_sound(golden):
     rope = from_config(CONFIGS[golden["config"]], **golden["kwargs"])
     if rope is not None:
         report = rope.explain()

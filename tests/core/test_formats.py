@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from configs import CONFIGS
+from configs import CONFIGS, ROWS
 
 from rope_xp import (
     LinearScaling,
@@ -291,10 +291,12 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name, mapping, options, wanted, defaults", READ, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_what_a_person_reads(name, mapping, options, wanted, defaults):
+def test_what_a_person_reads():
+    for row in READ:
+        assert_it_is_what_a_person_reads(*row)
+
+
+def assert_it_is_what_a_person_reads(name, mapping, options, wanted, defaults):
     before = copy.deepcopy(mapping)
     found = from_config(mapping, **options)
     assert mapping == before
@@ -527,3 +529,10 @@ def test_a_config_of_transformers_is_in_no_other_format(name):
 
     found = format_of(CONFIGS[name])
     assert (found is None) == (name != "llama-3.2-1b-mlx")
+
+
+def test_layers_of_gguf_files():
+    """The base of each layer, null where it is not rotated: `src/models` of llama.cpp."""
+    for row in ROWS["layers of GGUF files"]:
+        ropes = [from_config(row["metadata"], layer=layer) for layer in range(len(row["bases"]))]
+        assert [rope and rope.base for rope in ropes] == row["bases"], row

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rope_xp import Llama3Scaling, ProportionalScaling, from_config
 
 WIDTH = 32
-ARCHITECTURES = ["llama", "qwen2", "deepseek2", "mistral3", "phi3"]
+WITH_LATENT = ["deepseek2", "deepseek32", "mistral4"]
+ARCHITECTURES = ["llama", "qwen2", *WITH_LATENT, "mistral3", "phi3"]
 FLOAT32 = 2.0**-20
 
 
@@ -36,13 +37,13 @@ def files(draw):
     original, factor = draw(st.integers(256, 9999)), draw(st.integers(2, 40)) * draw(st.sampled_from([1.0, 0.75]))
     found = {"general.architecture": name, f"{name}.attention.head_count": 4, f"{name}.embedding_length": 4 * WIDTH}
     found[f"{name}.rope.dimension_count"] = WIDTH
-    if name != "deepseek2":
+    if name not in WITH_LATENT:
         found[f"{name}.attention.key_length"] = WIDTH
     found[f"{name}.rope.freq_base"] = f32(draw(st.floats(100.0, 1e6)))
     found[f"{name}.context_length"] = int(original * factor)
     rules = ["none", "linear", "yarn", "yarn", "longrope", "factors"]
     # With latent attention, the factor of linear scaling would multiply the softmax scale, which is refused.
-    rule = draw(st.sampled_from([each for each in rules if each != "linear" or name != "deepseek2"]))
+    rule = draw(st.sampled_from([each for each in rules if each != "linear" or name not in WITH_LATENT]))
     scaling = f"{name}.rope.scaling"
     if rule in ("none", "linear"):
         found[f"{scaling}.type"] = rule
@@ -51,9 +52,9 @@ def files(draw):
     if rule == "yarn":
         found[f"{scaling}.type"] = rule
         found[f"{scaling}.original_context_length"] = original
-        if draw(st.booleans()) and name == "deepseek2":
+        if draw(st.booleans()) and name in WITH_LATENT:
             found[f"{scaling}.yarn_log_multiplier"] = f32(draw(st.floats(0.02, 0.15)))
-        elif draw(st.booleans()) and name != "deepseek2":
+        elif draw(st.booleans()) and name not in WITH_LATENT:
             found[f"{scaling}.attn_factor"] = f32(draw(st.floats(0.6, 1.5)))
     if rule == "longrope" and name == "phi3":
         found[f"{scaling}.original_context_length"] = original
@@ -73,8 +74,7 @@ def test_metadata_of_gguf_files_mean_what_llama_cpp_computes(file):
     rope = from_config(metadata, seq_len=length if "rope_factors_long.weight" in metadata else None)
     assert_is(rope, engines.ggml(metadata, (1, 0, 0, 0), length))
     assert rope.rotary_dim == WIDTH
-    if name != "deepseek2":
-        assert rope.layout == ("half" if name in ("qwen2", "phi3") else "interleaved")
+    assert rope.layout == ("half" if name in ("qwen2", "phi3") else "interleaved")
 
 
 @given(st.floats(1.0, 40.0), st.sampled_from([1.0, 4.0]), st.floats(0.0, 3e-7), st.booleans(), st.floats(1e4, 1e6))

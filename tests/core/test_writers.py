@@ -9,7 +9,7 @@ import engines
 import gguf
 import numpy as np
 import pytest
-from configs import CONFIGS, GOLDENS, ROWS, value_of
+from configs import CONFIGS, GOLDENS, ROWS, value_of, with_12_digits
 
 from rope_xp import (
     DynamicNTKScaling,
@@ -22,7 +22,7 @@ from rope_xp import (
     from_config,
 )
 from rope_xp.configs.engines import table
-from rope_xp.configs.writers import TARGETS, with_length
+from rope_xp.configs.writers import TARGETS, Options, with_length
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, gguf_layout
 from rope_xp.frequencies import Scaling, geometric
 from rope_xp.provenance import Provenance, with_provenance
@@ -150,8 +150,12 @@ COMPUTED = [target for target in TARGETS if target not in ("transformers", "tran
 
 
 @pytest.mark.parametrize("target", COMPUTED)
-@pytest.mark.parametrize("golden", ROTATED, ids=named)
-def test_engines_compute_the_value(golden, target):
+def test_engines_compute_the_value(target):
+    for golden in ROTATED:
+        assert_the_engine_computes_it(golden, target)
+
+
+def assert_the_engine_computes_it(golden, target):
     rope, options, written = outcome(golden, target)
     refused = REFUSED.get((target, named(golden)))
     assert (written if isinstance(written, str) else None) == refused
@@ -221,8 +225,12 @@ def assert_equal(found, rope, tolerance):
 
 
 @pytest.mark.parametrize("target", ["gguf", "mlx", "megatron", "meta"])
-@pytest.mark.parametrize("golden", ROTATED, ids=named)
-def test_keys_are_read_back(golden, target):
+def test_keys_are_read_back(target):
+    for golden in ROTATED:
+        assert_its_keys_are_read_back(golden, target)
+
+
+def assert_its_keys_are_read_back(golden, target):
     rope, _, keys = outcome(golden, target)
     if isinstance(keys, str):
         return
@@ -241,9 +249,13 @@ OF_FAMILY = ("spatial_first", "even_odd")
 @pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
 @pytest.mark.parametrize("nested", [False, True], ids=["flat", "text_config"])
 @pytest.mark.parametrize("target", ["transformers", "vllm"])
-@pytest.mark.parametrize("golden", ROTATED, ids=named)
-def test_rope_parameters_are_read_back(golden, target, nested):
+def test_rope_parameters_are_read_back(target, nested):
     """Those of transformers, and `--hf-overrides` of vLLM, in a config of a model that nobody knows."""
+    for golden in ROTATED:
+        assert_its_block_is_read_back(golden, target, nested)
+
+
+def assert_its_block_is_read_back(golden, target, nested):
     rope = rope_of(golden)
     if target == "vllm":
         rope = with_provenance(rope, Provenance())
@@ -267,8 +279,12 @@ def test_rope_parameters_are_read_back(golden, target, nested):
 
 
 @pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
-@pytest.mark.parametrize("golden", ROTATED, ids=named)
-def test_keys_of_transformers_4_replace_those_of_the_file(golden):
+def test_keys_of_transformers_4_replace_those_of_the_file():
+    for golden in ROTATED:
+        assert_its_keys_of_transformers_4_are_read_back(golden)
+
+
+def assert_its_keys_of_transformers_4_are_read_back(golden):
     rope = rope_of(golden)
     try:
         written = json.loads(json.dumps(rope.to_config("transformers4")))
@@ -293,8 +309,12 @@ def test_keys_of_transformers_4_replace_those_of_the_file(golden):
 
 
 @pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
-@pytest.mark.parametrize("golden", ROTATED, ids=named)
-def test_axolotl_gets_the_block_of_transformers(golden):
+def test_axolotl_gets_the_block_of_transformers():
+    for golden in ROTATED:
+        assert_axolotl_gets_its_block(golden)
+
+
+def assert_axolotl_gets_its_block(golden):
     rope, _, written = outcome(golden, "axolotl")
     if isinstance(written, str):
         block = outcome(golden, "transformers")[2]
@@ -350,6 +370,25 @@ PAIRED = {"layout": INTERLEAVED}
 def test_what_a_target_cannot_express(row):
     with pytest.raises(ValueError, match=f"^RotaryEmbedding.to_config: .*{row['message']}"):
         value_of(row["rope"]).to_config(row["target"], **row.get("arguments", {}))
+
+
+@pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
+def test_what_is_written():
+    """All keys and arguments, also those that make no difference to an engine that reads no more than others do."""
+    for row in ROWS["written"]:
+        rope = value_of(row["rope"]) if "rope" in row else from_config(row["config"])
+        target, arguments = row["target"], row.get("arguments", {})
+        if "refused" in row:
+            with pytest.raises(ValueError) as raised:
+                rope.to_config(target, **arguments)
+            assert str(raised.value).startswith(f"RotaryEmbedding.to_config: {row['refused']}; got "), row
+            continue
+        found = rope.to_config(target, **arguments)
+        if "length" in row:
+            found = with_length(target, found, row["length"], rope, Options(**arguments))
+        if isinstance(found, list):
+            found = [json.loads(each) if each.startswith("{") else each for each in found]
+        assert with_12_digits(json.dumps(found)) == with_12_digits(json.dumps(row["written"])), row
 
 
 class HalfYarn(Scaling):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from configs import ROWS
 from torch import nn
 
 from rope_xp import from_config
@@ -96,6 +97,17 @@ def test_keys_of_the_indexer_are_rotated_as_by_the_class(case):
     np.testing.assert_allclose(found, rope(x, seq_dim=0), atol=TOLERANCE)
     other = "half" if rope.layout != "half" else "interleaved_to_half"
     assert np.abs(found - rope.replace(layout=other)(x, seq_dim=0)).max() > 0.5  # the layout matters
+
+
+def test_layers_with_an_indexer_are_those_of_the_class():
+    compared = set()
+    for config, layers in ((row["config"], row["layers"]) for row in ROWS["indexers"] if "layers" in row):
+        if config["model_type"] in ("glm_moe_dsa", "hy_v4"):  # the classes that have types
+            keys = {key: value for key, value in config.items() if key != "model_type"}
+            types = transformers.CONFIG_MAPPING[config["model_type"]](**keys).indexer_types
+            assert "".join("01"[each == "full"] for each in types) == layers, config
+            compared.add(config["model_type"])
+    assert len(compared) == 2
 
 
 def test_keys_of_qwen4_and_of_deepseek_v4_are_rotated_as_by_their_functions():

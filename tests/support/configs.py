@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import rope_xp
@@ -11,6 +12,14 @@ CONFIGS = {name: entry["config"] for name, entry in json.loads((HERE / "configs.
 GOLDENS = json.loads((HERE / "goldens.json").read_text())
 # Tables of tests, by what they show: small configs and what they mean, what is refused and why. One row a line.
 ROWS = json.loads((HERE / "rows.json").read_text())
+
+
+# A power in float64 is not rounded alike on every platform.
+DIGITS = re.compile(r"\d+\.\d+(e-?\d+)?")
+
+
+def with_12_digits(text):
+    return DIGITS.sub(lambda number: f"{float(number[0]):.12g}", text)
 
 
 def value_of(text):

@@ -144,6 +144,22 @@ extension: if not trained {{or~>and}} longest is None:
     Both are None, or neither is.
 mlx: if isinstance(rule, ProportionalScaling) and rope.rotary_dim {{!=~><}} rope.head_dim:
     No more channels are rotated than there are.
+mlx: if reading.fixed.get("reverse", False) {{!=~>>}} rope.reverse:
+    A reversed embedding is refused before, unless the class has the key.
+llama_cpp: if rope.sections is not None or rope.softmax_scale {{!=~>>}} 1.0:
+    Only YaRN has another one than 1, and is refused before.
+transformers: if not isclose(self.known.fixed.get("base", {{0.0~>1.0}}), base, rel_tol=1e-3):
+    It stands for a class without a base of its own; no model has a base of 1, with which all pairs turn alike.
+model_types: def of_type(head_dim: HeadDim | None = None, {{*~>/}}, key: str = "", scaled: bool = True, **defaults: object) -> LayerType:
+    The function is private, and each call names these arguments.
+model_types: return names if len(names) {{==~>is}} axes > 1 else ()
+    CPython has one object for each small number.
+model_types: return names if len(names) == axes > {{1~> 0}} else ()
+    No family has a name for a single axis.
+family: HeadDim = str {{|~>&}} Callable[[Keys], int]
+    Only annotations have the name.
+family: return max(keys.count("projection_dim", 768) // (2 * keys.count("num_attention_heads", {{12~>13}})), 32)
+    The width of a head needs the key.
 """  # noqa: E501
 
 

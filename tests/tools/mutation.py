@@ -254,7 +254,9 @@ class Lines:
             if in_function:
                 found |= set().union(*(of_file.get(each, set()) for each in statement))
             else:
-                found |= set().union(*(of_file.get(each, set()) for each in uses_of(source, statement)))
+                # Not those at the import, which the first test that needs the module does.
+                uses = [each for each in uses_of(source, statement) if statement_at(source, each)[1]]
+                found |= set().union(*(of_file.get(each, set()) for each in uses))
             at_import |= not in_function or AT_IMPORT in found
         if not found - {AT_IMPORT}:
             found = set().union(*of_file.values()) or set(self.seconds)

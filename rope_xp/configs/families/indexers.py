@@ -32,6 +32,7 @@ class Indexer:
     older_key: tuple[str, str] | None = None  # a key with a mapping, and the key in it that older configs have
     layer_type: str = ""  # the only type of layers with an indexer; empty if all layers with attention have one
     has_types: bool = False  # `indexer_types` and the keys for its default: shared layers have no indexer
+    every: int = 1  # the default of `index_topk_freq`
     stated_layout: bool = False
 
 
@@ -42,7 +43,7 @@ INDEXERS: dict[str, Indexer] = {
     "deepseek_v4": Indexer(last_channels=True, layer_type="compressed_sparse_attention"),
     "dots3_note_text": Indexer("interleaved_to_half", layer_type="indexed_attention"),
     "glm_moe_dsa": Indexer("interleaved_to_half", has_types=True, stated_layout=True),
-    "hy_v4": Indexer("half", last_channels=True, has_types=True),
+    "hy_v4": Indexer("half", last_channels=True, has_types=True, every=4),
     "minimax_m3_vl_text": Indexer(
         layer_type="minimax_m3_sparse", older_key=("sparse_attention_config", "sparse_index_dim")
     ),
@@ -90,7 +91,7 @@ def has_indexer(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
         types = keys.get("index_topk_pattern")
         if types is None:
             after = max(layer - (keys.count("index_skip_topk_offset", 2)) + 1, 0)
-            return after % max(keys.count("index_topk_freq", 1), 1) == 0
+            return after % max(keys.count("index_topk_freq", own.every), 1) == 0
     if not isinstance(types, (str, list, tuple)) or layer >= len(types):
         raise wrong_value(f"indexer_types must have a type for each layer; got {types!r}")
     if types[layer] not in ("full", "shared", "F", "S"):
