@@ -9,6 +9,9 @@ import ctypes
 import os
 import sys
 from _thread import start_new_thread  # unlike `Thread.start`, it does not wait until the thread runs
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import copy_context
 from functools import cache
 from importlib import import_module
 from queue import SimpleQueue
@@ -77,6 +80,40 @@ def _run_in_plain_threads(entry: Any, argument: int, parts: int, count: int, mem
     done = entry(argument)
     while done < parts:
         done += counts.get()
+
+
+def share(work: Callable[[Iterator[Any]], None], parts: Sequence[Any], count: int) -> None:
+    """Give all `parts` to calls of `work` in up to `count` plain threads, in the context of the caller."""
+    # The settings of `np.errstate` belong to a context.
+    context, left, errors = copy_context(), deque(parts), []
+
+    def entry(_: int) -> int:
+        taken: list[Any] = []
+
+        def parts_of_thread() -> Iterator[Any]:
+            while left:
+                try:
+                    taken.append(left.popleft())
+                except IndexError:  # another thread has taken the last part
+                    return
+                yield taken[-1]
+
+        try:
+            context.copy().run(work, parts_of_thread())
+        except Exception as error:
+            errors.append(error)
+            taken.extend(left)  # nobody waits for the rest
+            left.clear()
+        return len(taken)
+
+    _run_in_plain_threads(entry, 0, len(parts), 1 if _is_worker() else count, ())
+    if errors:
+        raise errors[0]
+
+
+def processors() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _is_worker() -> bool:

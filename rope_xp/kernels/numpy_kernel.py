@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rope_xp.arrays import exact_phases, libraries, memory
+from rope_xp.arrays import exact_phases, libraries, memory, threads
 from rope_xp.kernels.reference import Angles, Rotation, Tables, join_pairs, split_pairs
 from rope_xp.types import Array
 
 MEMORY_KINDS = ("host memory",)
 BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
+MOST_THREADS = 2  # for operations of NumPy: between two of them, each thread waits for the lock of the interpreter
 FEW = 2**16  # numbers; measured: beyond, more passes over memory cost as much as the calls that they save
 
 
@@ -123,7 +124,7 @@ def _joined(shape: Sequence[int], table_shape: Sequence[int]) -> tuple[int, ...]
 
 
 def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    outs = [x if inplace else memory.touched(memory.empty_like(x)) for x in xs]
+    outs = [x if inplace else memory.empty_like(x) for x in xs]
     are_complex = rotation.read == rotation.write == "interleaved"
     for x, (sin, cos), out in zip(xs, tables, outs):
         rotate = _rotate_block if are_complex or prod(x.shape) > FEW else _rotate_few
@@ -180,29 +181,44 @@ def _rotate_block(x: Array, sin: Array, cos: Array, out: Array, rotation: Rotati
         if numbers is not None and rotated is not None:
             xp.multiply(numbers, angles, out=rotated)
             return
-    if angles is not None and converted:
-        tables = (angles,)
-    else:
-        tables = (_join_pairs(cos, cos, rotation), _join_pairs(-sin, sin, rotation))
+    tables = (angles,) if angles is not None and converted else _wide_tables(sin, cos, rotation)
     _rotate_parts(x, tables, sin, out, rotation)
+
+
+def _wide_tables(sin: Any, cos: Any, rotation: Rotation) -> Any:
+    """The cosines and the signed sines of all channels, as one array."""
+    tables = memory.empty((2, *cos.shape[:-1], 2 * cos.shape[-1]), cos)
+    for table, of_pairs, signs in zip(tables, (cos, sin), ((1, 1), (-1, 1))):
+        for channels, sign in zip(_channels(table, rotation.write), signs):
+            memory.operations(cos).multiply(of_pairs, sign, out=channels)
+    return tables
 
 
 def _rotate_parts(x: Any, tables: Sequence[Any], like: Any, out: Any, rotation: Rotation) -> None:
     """Rotate parts that stay in the cache. They are converted and swapped in memory with the dtype of `like`."""
     width, size = x.shape[-1], BYTES_PER_BLOCK // x.itemsize * (memory.threads(x) or 1)
-    count = min(prod(x.shape), max(size, width))
-    buffers = memory.empty(count, like), memory.empty(count, like)
-    for part in _parts(tuple(x.shape[:-1]), tuple(tables[0].shape[:-1]), width, size):
-        numbers, rotated = x[part], out[part]
-        products, wide = (buffer[: prod(numbers.shape)].reshape(numbers.shape) for buffer in buffers)
-        tables_of_part = [table[_part_of_table(part, table)] for table in tables]
-        if x.dtype == like.dtype:
-            _rotate_part(numbers, tables_of_part, rotated, products, rotation)
-            continue
-        memory.widen(numbers, wide)
-        _rotate_part(wide, tables_of_part, wide, products, rotation)
-        with np.errstate(over="ignore"):  # overflow gives infinity, as in the other kernels
-            rotated[...] = wide
+    parts = [*_parts(tuple(x.shape[:-1]), tuple(tables[0].shape[:-1]), width, size)]
+    count = min(len(parts), MOST_THREADS, threads.processors()) if memory.threads(x) is None else 1
+    # With such tables, numbers below 2**14 in size do not overflow: two products together are below 65,208.
+    factors = [table.view(like.dtype) for table in tables] if memory.is_half(x) else []
+    may_be_small = bool(factors) and all([max(each.max(), -each.min()) < 1.99 for each in factors])
+    buffers = [*memory.empty((count, 2, min(prod(x.shape), max(size, width))), like)]
+
+    def rotate(parts: Iterator[tuple[slice, ...]]) -> None:
+        of_thread = buffers.pop()
+        for part in parts:
+            numbers, rotated = x[part], out[part]
+            products, wide = (buffer[: prod(numbers.shape)].reshape(numbers.shape) for buffer in of_thread)
+            tables_of_part = [table[_part_of_table(part, table)] for table in tables]
+            if x.dtype == like.dtype:
+                _rotate_part(numbers, tables_of_part, rotated, products, rotation)
+                continue
+            are_small = may_be_small and memory.are_small(numbers)
+            memory.widen(numbers, wide, are_small)
+            _rotate_part(wide, tables_of_part, wide, products, rotation)
+            memory.narrow(wide, rotated, products, are_small)
+
+    threads.share(rotate, parts, count)
 
 
 def _rotate_part(numbers: Array, tables: Sequence[Any], rotated: Array, products: Array, rotation: Rotation) -> None:

@@ -137,6 +137,31 @@ def test_channels_that_pass_through_keep_their_bits(xp, kernel, dtype):
         assert in_bytes(xp, result[:, rest]) == in_bytes(xp, x[:, rest])
 
 
+@pytest.mark.parametrize("largest", [2.0**14, np.inf, np.nan], ids=str)
+def test_float16_is_rounded_once(largest):
+    """All numbers of float16 and angles enough for ties. NumPy's operations round on the bits, unless one is large."""
+    x = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    x = np.where(np.abs(x) < 2**14, x, np.float16(1.5)).reshape(-1, 4, 64)
+    x = np.concatenate([x, np.random.default_rng(0).permutation(x)], axis=-1)  # two parts: more than few numbers
+    sincos = [
+        np.concatenate([table, np.full((1, 64), 0.5)])[: len(x)] for table in NUMPY.tables(radians(len(x) - 1, 64))
+    ]
+    ordinary = apply_rotary_pos_emb(x, sincos, layout="half", kernel="blocked")
+    reference = apply_rotary_pos_emb(x, sincos, layout="half", kernel="reference")
+    tiny = np.abs(reference) < 2.0**-14  # rounded to 2**-37 before
+    np.testing.assert_array_equal(np.where(tiny, 0, ordinary), np.where(tiny, 0, reference))
+    np.testing.assert_allclose(ordinary[tiny], reference[tiny], rtol=0, atol=2.0**-24)
+    np.testing.assert_array_equal(np.signbit(ordinary), np.signbit(reference))
+    for sign in (1, -1):
+        x[7, 3, 5] = sign * largest
+        with np.errstate(all="ignore"):
+            result, reference = (
+                apply_rotary_pos_emb(x, [4 * table for table in sincos], layout="half", kernel=kernel)
+                for kernel in ("blocked", "reference")
+            )
+        np.testing.assert_array_equal(result, reference)
+
+
 def test_one_number_for_many_places_is_read(xp, kernel):
     """Broadcast arrays, whose strides are 0; NumPy's are read-only besides."""
     x, sincos = xp.random(1, 5, 1, 14), xp.tables(radians(1, 7))

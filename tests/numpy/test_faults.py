@@ -8,6 +8,7 @@ import ctypes
 import shutil
 import sys
 from pathlib import Path
+from threading import Barrier, get_ident
 from time import perf_counter, sleep
 
 import numpy as np
@@ -380,6 +381,35 @@ def test_plain_threads_that_have_begun_are_waited_for(pause):
 
     threads.run(entry_of(work), 0, 2, 2)
     assert finished == [1]
+
+
+@pytest.mark.parametrize("fails", ["first", "both"])
+def test_an_error_of_a_thread_is_raised(pause, fails):
+    """And the caller does not wait for parts that no thread is left to do."""
+    both, caller = Barrier(2), get_ident()
+
+    def work(parts):
+        next(parts)
+        both.wait(60)
+        if fails == "both" or get_ident() != caller:
+            raise MemoryError("no memory")
+        list(parts)
+
+    with pytest.raises(MemoryError, match="no memory"):
+        threads.share(work, range(5), 2)
+
+
+def test_threads_have_the_settings_of_the_caller(pause):
+    both, found = Barrier(2), []
+
+    def work(parts):
+        for _ in parts:
+            both.wait(60)
+            found.append((get_ident(), np.geterr()["over"]))
+
+    with np.errstate(over="raise"):
+        threads.share(work, range(2), 2)
+    assert len(set(found)) == 2 and {setting for _, setting in found} == {"raise"}
 
 
 def test_a_process_without_further_threads_works_alone(pause, monkeypatch):

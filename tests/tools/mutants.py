@@ -199,6 +199,13 @@ kernels/numba_pairs.py
 kernels/numpy_kernel.py
     partners in the order of the numbers: halves[1][..., ::-1] ==> halves[1][...]
     the block's remainder left as it was: range(0, length, step) ==> range(0, max(1, length - 1), step)
+arrays/memory.py
+    float16 rounded with ties down: np.bitwise_and(added, 1 << 28 | 1, out=added)
+        ==> np.bitwise_and(added, 1 << 28, out=added)
+    numbers too large for their bits: halves.view(np.uint16).max() < 0xF400 ==> True
+arrays/threads.py
+    errors of threads dropped: if errors: ==> if errors and not errors:
+    parts left to nobody: taken.extend(left) ==> pass
 arrays/checks.py
     numbers written twice in one place: if step <= extent: ==> if step < 0:
     only neighbours kept apart: extents[number + 1 :] ==> extents[number + 1 : number + 2]
