@@ -60,8 +60,9 @@ AT_IMPORT = ""  # the name of what runs a line in place of a test
 
 def options_of(tests):
     """The libraries and folders that pytest is told to run for files of tests."""
-    folders = dict.fromkeys(test.parent.name for test in tests if TESTS in test.parents)  # others have doctests
-    return [f"--xp={name}" for each in folders for name in (("numpy", "strict") if each == "core" else (each,))]
+    folders = {test.parent.name for test in tests if TESTS in test.parents}  # others have doctests
+    names = folders - {"core"} | ({"numpy", "strict"} if "core" in folders else set())
+    return [f"--xp={name}" for name in sorted(names)]  # a library named twice would have its tests under other names
 
 
 class Places(Visitor):
@@ -350,6 +351,12 @@ class Tested:
     def __init__(self, package, mutants, tell, log):
         self.package, self.mutants, self.tell, self.log, self.failed = package, mutants, tell, log, None
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self):
+        import hypothesis
+
+        hypothesis.settings.load_profile("mutants")  # the tests of triton load one with fewer examples for all
+
     def pytest_runtest_logreport(self, report):
         if report.failed:
             self.failed = report.nodeid
@@ -357,6 +364,10 @@ class Tested:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session):
         items = {item.nodeid: item for item in session.items}
+        # A mistake in a table may change which tests there are. Else, all that were measured must be here.
+        measured = {name for each in self.mutants if each["pairs"] or not each["texts"] for name in each["tests"]}
+        if lost := measured - items.keys():
+            raise pytest.UsageError(f"tests that were measured must be collected; {len(lost)} are not: {min(lost)}")
         for file in {file for mutant in self.mutants for file in mutant["pairs"]}:
             importlib.import_module(".".join(Path("rope_xp", file).with_suffix("").parts).removesuffix(".__init__"))
         for mutant in self.mutants:
@@ -414,7 +425,7 @@ class Bench:
     def test(self, mutants, lines, budget):
         """Test mutants: their outcomes, by name. What an earlier run has killed by a test is not tested again."""
         versions = set(lines.version_of_test.values())
-        known = {name: each for name, each in self._outcomes().items() if each["version"] in versions}
+        known = {name: each for name, each in self._outcomes().items() if each["by"] and each["version"] in versions}
         quick, slow = [], []
         for mutant in mutants:
             if mutant["name"] in known:
@@ -435,7 +446,8 @@ class Bench:
         tell = partial(self._tell, lines)
         if quick:
             run = partial(self._run, self.package, quick, lines, tell)
-            in_fork(run, seconds=100_000, log=self.log)
+            if in_fork(run, seconds=100_000, log=self.log) != 0:
+                sys.exit(f"pytest did not run:\n{self.log.read_text()[-3000:]}")
             outcomes = self._outcomes()
             slow += [{**each, "pairs": {}} for each in quick if outcomes[each["name"]]["outcome"] == "not in place"]
         for mutant in slow:
@@ -464,13 +476,14 @@ class Bench:
     def _run(self, package, mutants, lines, tell):
         """Collect the files with the tests of mutants, and test each."""
         files = sorted({lines.file_of_test[name] for mutant in mutants for name in mutant["tests"]})
-        files = [file for file in files if package == self.package or self.package not in Path(file).parents]
         plugin = Tested(package, mutants, tell, f"{self.log}-test")
         return int(pytest.main([*OPTIONS, *options_of(map(Path, files)), *files], plugins=[plugin]))
 
     def _test_copy(self, mutant, lines, tell):
         """Test one mutant with a changed copy of the package."""
         before = len(self.results.read_text()) if self.results.exists() else 0
+        doctests = {name for name, file in lines.file_of_test.items() if self.package in Path(file).parents}
+        mutant = {**mutant, "tests": {name: each for name, each in mutant["tests"].items() if name not in doctests}}
         with tempfile.TemporaryDirectory() as folder:
             package = shutil.copytree(self.package, Path(folder, "rope_xp"), ignore=shutil.ignore_patterns("*.pyc"))
             for file, text in mutant["texts"].items():
