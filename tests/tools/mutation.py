@@ -217,6 +217,7 @@ def measure(package, test, file):
     measuring = coverage.Coverage(data_file=None, config_file=False, include=[f"{package}/*"], messages=False)
     measuring.set_option("run:disable_warnings", ["no-data-collected", "module-not-measured"])
     measuring.start()
+    importlib.import_module("rope_xp")  # as before other tests: it decides in which module pytest finds some doctests
     plugin = Measured(measuring)
     code = pytest.main([*OPTIONS, *options_of([test]), str(test)], plugins=[plugin])
     measuring.stop()
