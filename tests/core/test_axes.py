@@ -116,12 +116,21 @@ def test_positions_of_other_axes_are_refused():
     call, three = partial(rope, x, seq_dim=1), np.zeros((3, 5), int)
     values = [
         (partial(call, positions=np.arange(5)), r"its 3 position axes first.*got shape \(5,\)"),
+        (partial(call, positions=np.asarray(5)), r"its 3 position axes first.*got shape \(\)"),
         (call, r"positions must be given for 3 position axes; got None"),
         (lambda: rope.sincos(three.T), r"3 position axes first.*got shape \(5, 3\)"),
         (partial(call, positions=three, heads_dim=2), r"heads_dim must be given if, and only if, .*; got heads_dim=2"),
         (lambda: rope.shift(x, np.arange(5), seq_dim=1), r"delta must have its 3 position axes first"),
     ]
     assert_all_raise(raising(values))
+
+
+def test_positions_are_counted_for_arrays_of_one_length(xp):
+    rope, q, k = embedding(base=100.0), xp.random(2, 300, 3, 14), xp.random(2, 300, 1, 14)
+    for result, x in zip(rope(q, k, seq_dim=1), (q, k)):
+        assert_numbers(xp, result, rope(x, positions=xp.array(np.arange(300)), seq_dim=1), ATOL)
+    message = r"RotaryEmbedding: positions must be given if lengths on seq_dim=1 differ; got \[300, 299\]"
+    assert_all_raise(raising([(lambda: rope(q, k[:, 1:, ...], seq_dim=1), message)]))
 
 
 def test_bad_sections():

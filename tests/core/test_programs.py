@@ -141,6 +141,27 @@ def test_threads_share_a_program(host, given):
             np.testing.assert_array_equal(host.numpy(one), host.numpy(other))
 
 
+def test_each_thread_changes_the_layout_in_a_row_of_its_own(monkeypatch):
+    """The second thread begins when the first one has done a part, so that no race decides."""
+    jobs = []
+
+    def run(entry, address, parts, count, job, *owners):
+        for first, end in ((0, 1), (1, parts)):
+            job[numba_kernel._TAKEN], job[numba_kernel._ALL_PARTS] = first, end
+            entry(address)
+        jobs.append(job)
+
+    monkeypatch.setattr(numba_kernel, "numba_threads", lambda: 2)
+    monkeypatch.setattr(numba_kernel.threads, "run", run)
+    host = LIBRARIES["numpy"]
+    x, tables = host.random(1, 1030, 4, 130), host.tables(radians(1, 1030, 1, 50))
+    truth = reference.rotate_all([x], [tables], ROTATIONS[3])
+    program = numba_kernel.prepare([x], [tables], ROTATIONS[3], inplace=True)
+    np.testing.assert_array_equal(program.run([x], [tables]), truth)
+    rows = np.reshape(jobs[0][-2 * program.launches[0].words_per_thread :], (2, -1))
+    assert rows.any(axis=1).all()
+
+
 def test_programs_keep_no_array(host):
     x, tables = host.random(2, 5, 3, 26), host.tables(radians(1, 5, 1, 13))
     numba_kernel.rotate_all([x], [tables], ROTATIONS[0])

@@ -187,3 +187,13 @@ def test_channels_that_are_multiplied_are_not_kept(scale):
     found = identify(lambda x, p: turn(x, p) * factors, WIDTH, shape="seq dim")
     assert (found.rope is not None) == (scale == 1.0)
     assert (12 in found.kept) == (scale == 1.0)
+
+
+def test_far_rows_that_are_not_the_sum_of_their_channels_are_not_explained():
+    turn = function(frequencies(1000.0, WIDTH), "half", slice(None))
+
+    def fn(x, positions):
+        return turn(np.where(positions[..., None] > 5000, np.clip(x, -2.0, 2.0), x), positions)
+
+    found = identify(fn, WIDTH, shape="seq dim")
+    assert found.rope is None and found.is_rotation and 0.5 < found.confidence < 0.9

@@ -42,6 +42,7 @@ PACKAGES = {
 # The folders of tests of every package, and those of some packages besides.
 FOLDERS = ("core", "numpy", "cli")
 MORE_FOLDERS = {
+    "arrays": ("torch", "jax"),
     "kernels": ("torch", "jax", "triton"),
     "huggingface": ("huggingface",),
     "frameworks": ("torch", "jax", "export"),
@@ -76,7 +77,8 @@ def tests_for(package, files=None):
     tests = [each for folder in folders for each in sorted((mutation.TESTS / folder).glob("test_*.py"))]
     tests = [each for each in tests if each.stem not in SLOW]
     modules = [SOURCE / file for file in files or files_of(PACKAGES).get(package, ())]
-    doctests = [each for each in modules if ">>> " in each.read_text()]
+    # The examples of classes that a package names its own are those of the package.
+    doctests = [each for each in modules if each.stem == "__init__" or ">>> " in each.read_text()]
     if files is None:
         return [*tests, *doctests]
     words = {part.removesuffix(".py") for file in files for part in Path(file).parts}

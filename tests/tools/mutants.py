@@ -76,8 +76,6 @@ arrays/signature.py
 kernels/plan.py
     rows of tables that need a conversion: check_tables(arrays, sincos, rope.pairs) and checks.are_ready_positions(
         ==> check_tables(arrays, sincos, rope.pairs) or checks.are_ready_positions(
-    positions that need a conversion: are_ready = positions is None or checks.are_ready_positions(
-        ==> are_ready = True or checks.are_ready_positions(
     the inverse multiplied once more: if plan.divides: ==> if False:
     keys of xPos rotated by the tables of the query: of_keys[0] if of_keys else of_query ==> of_query
     attention factor applied again by shift: sin, cos = TableProgram.of(rope).unscaled(change, k)

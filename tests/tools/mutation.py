@@ -51,16 +51,18 @@ NODES_OF = {
     "ReplaceComparison": ("comparison",),
     "ReplaceUnary": ("factor", "not_test"),
 }
-# Compilers that read the source of a function.
-COMPILERS = ("numba", "triton")
+# Modules that a compiler reads, and those of them that write machine code when a function is compiled.
+COMPILED = re.compile(r"^(?:import|from) (numba|triton)\b", re.M)
+MACHINE_CODE = re.compile(r"^(?:import|from) llvmlite\b", re.M)
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of a folder without files
 AT_IMPORT = ""  # the name of what runs a line in place of a test
 
 
 def options_of(tests):
     """The libraries and folders that pytest is told to run for files of tests."""
-    folders = dict.fromkeys(test.parent.name for test in tests if TESTS in test.parents)  # others have doctests
-    return [f"--xp={name}" for each in folders for name in (("numpy", "strict") if each == "core" else (each,))]
+    folders = {test.parent.name for test in tests if TESTS in test.parents}  # others have doctests
+    names = folders - {"core"} | ({"numpy", "strict"} if "core" in folders else set())
+    return [f"--xp={name}" for name in sorted(names)]  # a library named twice would have its tests under other names
 
 
 class Places(Visitor):
@@ -215,6 +217,7 @@ def measure(package, test, file):
     measuring = coverage.Coverage(data_file=None, config_file=False, include=[f"{package}/*"], messages=False)
     measuring.set_option("run:disable_warnings", ["no-data-collected", "module-not-measured"])
     measuring.start()
+    importlib.import_module("rope_xp")  # as before other tests: it decides in which module pytest finds some doctests
     plugin = Measured(measuring)
     code = pytest.main([*OPTIONS, *options_of([test]), str(test)], plugins=[plugin])
     measuring.stop()
@@ -259,8 +262,12 @@ class Lines:
                 found |= set().union(*(of_file.get(each, set()) for each in uses))
             at_import |= not in_function or AT_IMPORT in found
         if not found - {AT_IMPORT}:
-            found = set().union(*of_file.values()) or set(self.seconds)
+            found = self.of_file(file) or set(self.seconds)
         return found - {AT_IMPORT}, at_import
+
+    def of_file(self, file):
+        """The tests that execute a line of a file."""
+        return set().union(*self._tests.get(file, {}).values())
 
     def fast(self, tests, budget):
         """Some tests, as many as take so many seconds, but one at least; and the seconds of each.
@@ -347,6 +354,12 @@ class Tested:
     def __init__(self, package, mutants, tell, log):
         self.package, self.mutants, self.tell, self.log, self.failed = package, mutants, tell, log, None
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self):
+        import hypothesis
+
+        hypothesis.settings.load_profile("mutants")  # the tests of triton load one with fewer examples for all
+
     def pytest_runtest_logreport(self, report):
         if report.failed:
             self.failed = report.nodeid
@@ -354,6 +367,10 @@ class Tested:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session):
         items = {item.nodeid: item for item in session.items}
+        # A mistake in a table may change which tests there are. Else, all that were measured must be here.
+        measured = {name for each in self.mutants if each["pairs"] or not each["texts"] for name in each["tests"]}
+        if lost := measured - items.keys():
+            raise pytest.UsageError(f"tests that were measured must be collected; {len(lost)} are not: {min(lost)}")
         for file in {file for mutant in self.mutants for file in mutant["pairs"]}:
             importlib.import_module(".".join(Path("rope_xp", file).with_suffix("").parts).removesuffix(".__init__"))
         for mutant in self.mutants:
@@ -367,9 +384,12 @@ class Tested:
     def _test(self, mutant, items, failed):
         if not all(put_in_place(str(self.package / file), pairs) for file, pairs in mutant["pairs"].items()):
             return 4
+        if threads := sys.modules.get("rope_xp.arrays.threads"):
+            threads._forked.clear()  # else no test would use threads; none has run before the fork
         names = [name for name in mutant["tests"] if name in items]
         for name, following in zip(names, [*names[1:], None]):
-            signal.setitimer(signal.ITIMER_PROF, 5 + 10 * mutant["tests"][name])
+            # In a changed copy, a test also compiles.
+            signal.setitimer(signal.ITIMER_PROF, (5 if mutant["pairs"] else 30) + 10 * mutant["tests"][name])
             item, nextitem = items[name], items.get(following)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
             if self.failed is not None:
@@ -384,7 +404,11 @@ class Bench:
     def __init__(self, package, folder):
         self.package, self.folder = package, folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.sources = _hash(path.read_text() for path in sorted(package.rglob("*.py")))
+        texts = {str(path.relative_to(package)): path.read_text() for path in sorted(package.rglob("*.py"))}
+        self.sources, self.compiled = _hash(texts.values()), defaultdict(list)
+        for file, text in texts.items():
+            if compiler := COMPILED.search(text):
+                self.compiled[compiler[1]].append(file)
         self.results, self.log = self.folder / "results.jsonl", self.folder / f"log-{os.getpid()}"
         self.progress = os.fdopen(os.dup(2), "w", buffering=1)  # processes that test have another standard error
 
@@ -404,7 +428,7 @@ class Bench:
     def test(self, mutants, lines, budget):
         """Test mutants: their outcomes, by name. What an earlier run has killed by a test is not tested again."""
         versions = set(lines.version_of_test.values())
-        known = {name: each for name, each in self._outcomes().items() if each["version"] in versions}
+        known = {name: each for name, each in self._outcomes().items() if each["by"] and each["version"] in versions}
         quick, slow = [], []
         for mutant in mutants:
             if mutant["name"] in known:
@@ -413,15 +437,20 @@ class Bench:
             for file, text in mutant["texts"].items():
                 source, path = (self.package / file).read_text(), str(self.package / file)
                 found, at_import = lines.of(source, file, lines_that_differ(source, text))
+                pairs[file], compiler = changed_code(path, source, text), COMPILED.search(source)
+                if compiler and MACHINE_CODE.search(source):
+                    # Coverage sees such a line only in the test that compiles first, and in none if numba's cache has
+                    # the machine code: all tests of kernels count that the same compiler makes.
+                    found = set().union(*map(lines.of_file, self.compiled[compiler[1]]))
                 names |= found
-                pairs[file] = changed_code(path, source, text)
-                anew |= at_import or pairs[file] is None or any(f"import {each}" in source for each in COMPILERS)
+                anew |= at_import or pairs[file] is None or compiler is not None
             tests = lines.fast(names, budget)
             (slow if anew else quick).append({**mutant, "tests": tests, "pairs": {} if anew else pairs})
         tell = partial(self._tell, lines)
         if quick:
             run = partial(self._run, self.package, quick, lines, tell)
-            in_fork(run, seconds=100_000, log=self.log)
+            if in_fork(run, seconds=100_000, log=self.log) != 0:
+                sys.exit(f"pytest did not run:\n{self.log.read_text()[-3000:]}")
             outcomes = self._outcomes()
             slow += [{**each, "pairs": {}} for each in quick if outcomes[each["name"]]["outcome"] == "not in place"]
         for mutant in slow:
@@ -450,13 +479,14 @@ class Bench:
     def _run(self, package, mutants, lines, tell):
         """Collect the files with the tests of mutants, and test each."""
         files = sorted({lines.file_of_test[name] for mutant in mutants for name in mutant["tests"]})
-        files = [file for file in files if package == self.package or self.package not in Path(file).parents]
         plugin = Tested(package, mutants, tell, f"{self.log}-test")
         return int(pytest.main([*OPTIONS, *options_of(map(Path, files)), *files], plugins=[plugin]))
 
     def _test_copy(self, mutant, lines, tell):
         """Test one mutant with a changed copy of the package."""
         before = len(self.results.read_text()) if self.results.exists() else 0
+        doctests = {name for name, file in lines.file_of_test.items() if self.package in Path(file).parents}
+        mutant = {**mutant, "tests": {name: each for name, each in mutant["tests"].items() if name not in doctests}}
         with tempfile.TemporaryDirectory() as folder:
             package = shutil.copytree(self.package, Path(folder, "rope_xp"), ignore=shutil.ignore_patterns("*.pyc"))
             for file, text in mutant["texts"].items():
