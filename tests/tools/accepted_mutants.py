@@ -144,6 +144,18 @@ extension: if not trained {{or~>and}} longest is None:
     Both are None, or neither is.
 mlx: if isinstance(rule, ProportionalScaling) and rope.rotary_dim {{!=~><}} rope.head_dim:
     No more channels are rotated than there are.
+commands: ropes |= {label if len(found) {{==~><=}} 1 else f"{label}, {each.name}": each.rope for each in found}
+    A config without an embedding is refused before.
+settings: return of_rope(groups[{{0~> -1}}].rope, target, writing)
+    There is one group.
+options: return module.zeros({{1~> 2}}, dtype=getattr(module, dtype or "float32"))
+    Only the library and the dtype of the array are read.
+options: if name {{==~>>=}} "truncate":
+    No parameter has a greater name.
+doctor: POSITIONS = np.asarray([0, 1, 100_000, 2**24 - {{1~>0}}])
+    Any position that float32 holds tests the kernel.
+doctor: POSITIONS = np.asarray([0, {{1~>2}}, 100_000, 2**24 - 1])
+    Any position that float32 holds tests the kernel.
 """  # noqa: E501
 
 
