@@ -334,8 +334,9 @@ def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes
     angles = np.outer(_frequencies(rope).sum(0), np.arange(checks.count("distance", distance) + 1))
     image = ax.imshow(np.cos(angles), cmap=SCORES, vmin=-1, vmax=1, aspect="auto", origin="lower")
     bar = ax.figure.colorbar(image, ax=ax, label="score of the pair")
-    bar.ax.tick_params(length=0, labelcolor=_ink(ax))
-    bar.ax.yaxis.label.set_color(_ink(ax))
+    size = ax.xaxis.label.get_size()
+    bar.ax.tick_params(length=0, labelcolor=_ink(ax), labelsize=size)
+    bar.ax.yaxis.label.set(color=_ink(ax), size=size)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     ax.grid(visible=False)
     return _finish(ax, "Score of each pair by distance", "distance in tokens", "pair")
@@ -424,7 +425,7 @@ def pair(ropes: Ropes, *, index: int = 0, count: int = 8, ax: Axes | None = None
     for position in range(checks.count("count", count)):
         tip = np.cos(position * frequency), np.sin(position * frequency)
         arrow = {"arrowstyle": "-|>", "color": colour, "alpha": 0.4 + 0.6 * (position == 0), "shrinkA": 0, "shrinkB": 0}
-        ax.annotate("", tip, (0, 0), arrowprops=arrow)
+        ax.annotate("", tip, (0, 0), arrowprops=arrow, size=9)
         where = (1.12 * tip[0], 1.12 * tip[1])
         ax.annotate(str(position), where, ha="center", va="center", size=9, color=_ink(ax))
     ax.add_patch(Circle((0, 0), 1, fill=False, color=_ink(ax), alpha=0.35))
@@ -589,8 +590,9 @@ def _line(ax: Axes) -> Values:
 
 
 def _finish(ax: Axes, title: str, x: str, y: str) -> Axes:
-    ax.set(title=title, xlabel=x, ylabel=y)
-    ax.title.set(x=0.0, ha="left")
+    ax.set(xlabel=x, ylabel=y)
+    # `ax.set_title` would take the style of this time, and not of that when `ax` was made.
+    ax.title.set(text=title, x=0.0, ha="left")
     if any(ax.get_legend_handles_labels()[1]):
         ax.legend(fontsize=8.5, frameon=False, labelcolor=_ink(ax), handlelength=2.6)
     return ax

@@ -2,12 +2,15 @@
 
 import io
 import json
+import os
 import re
 import shlex
-import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from inspect import cleandoc
+from itertools import pairwise
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -17,8 +20,8 @@ import rope_xp
 from rope_xp import from_config
 from rope_xp.cli import doctor, main
 from rope_xp.cli.commands import PICTURES, app
-from rope_xp.cli.options import with_advice
-from rope_xp.cli.settings import ORDER
+from rope_xp.cli.options import Command, with_advice
+from rope_xp.cli.settings import ORDER, Entry, Page
 from rope_xp.configs.every_layer import groups_of
 from rope_xp.configs.writers import REFUSED, TARGETS
 from rope_xp.plot import PICTURES as DRAWN
@@ -56,7 +59,7 @@ def test_explain_prints_text_and_json(run, file):
     assert text == f"{from_config(CONFIGS[LLAMA]).explain(2**17)}\n"
     assert max(map(len, text.splitlines())) <= 80
     code, text, _ = run("explain", file(LLAMA), "--json")
-    assert code == 0 and json.loads(text) == from_config(CONFIGS[LLAMA]).explain().to_dict()
+    assert (code, text) == (0, f"{json.dumps(from_config(CONFIGS[LLAMA]).explain().to_dict(), indent=2)}\n")
 
 
 def test_explain_has_the_options_of_from_config(run, file):
@@ -82,39 +85,48 @@ def test_compare_says_whether_two_are_the_same(run, file):
     assert code == 1 and report["same"] is False and {*report["causes"]} == {"base", "scaling"}
 
 
-def test_functions_are_imported_from_the_folder_of_the_command(tmp_path):
-    (tmp_path / "own_model.py").write_text(
-        "import numpy as np\n"
-        "def rotate(x, positions):\n"
-        "    z = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * np.outer(positions, 100.0 ** (-np.arange(4) / 4)))\n"
-        "    return np.stack((z.real, z.imag), -1).reshape(x.shape)\n"
-        "text = 'no function'\n"
-    )
+OWN_MODEL = """
+import numpy as np
+def rotate(x, positions):
+    z = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * np.outer(positions, 100.0 ** (-np.arange(4) / 4)))
+    return np.stack((z.real, z.imag), -1).reshape(x.shape)
+def powers(x, positions):
+    return x**3
+text = 'no function'
+"""
 
-    def run(*words):
-        command = [sys.executable, "-P", "-m", "rope_xp", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    found = run("identify", "own_model:rotate", "--head-dim", "8")
-    assert found.returncode == 0
-    assert "RotaryEmbedding(head_dim=8, layout='interleaved', base=100.0)" in " ".join(found.stdout.split())
+def test_functions_are_imported_from_the_folder_of_the_command(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(sys, "path", [*filter(None, sys.path), str(tmp_path / "other"), str(tmp_path / "none")])
+    for name, text in {"own_model": OWN_MODEL, "own_end": "raise SystemExit(3)", "other/own_model": ""}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    code, text, errors = run("identify", "own_model:rotate", "--head-dim", "8")
+    assert (code, errors) == (0, "")
+    assert "RotaryEmbedding(head_dim=8, layout='interleaved', base=100.0)" in " ".join(text.split())
+    code, text, errors = run("identify", "own_model:powers", "--head-dim", "8", "--json")
+    assert (code, errors, json.loads(text)["rope"]) == (1, "", None)
+    cannot = "must be a function that can be imported; got"
     for words, message in {
         ("identify", "own_model:rotate"): "--head-dim must be given for a function",
-        ("identify", "own_model:missing", "--head-dim", "8"): "own_model:missing must be a function that can be",
+        ("identify", "own_model:missing", "--head-dim", "8"): f"own_model:missing {cannot} AttributeError: module",
+        ("identify", "own_missing:f", "--head-dim", "8"): f"own_missing:f {cannot} ModuleNotFoundError: No module",
+        ("identify", "own_end:f", "--head-dim", "8"): f"own_end:f {cannot} SystemExit: 3",
         ("identify", "own_model:text", "--head-dim", "8"): "own_model:text must be a function; got str",
     }.items():
-        failed = run(*words)
-        assert (failed.returncode, failed.stdout) == (2, "")
-        assert failed.stderr.startswith(f"rope-xp: {message}") and failed.stderr.count("\n") == 1
+        code, text, errors = run(*words)
+        assert (code, text, errors.count("\n")) == (2, "", 1) and errors.startswith(f"rope-xp: {message}")
 
 
 def test_extend_lists_rules_explains_one_and_prints_settings(run, file):
     rope = from_config(CONFIGS[PLAIN])
     assert run("extend", file(PLAIN), "--to", "32k")[:2] == (0, f"{rope.extend(2**15)}\n")
-    extended = rope.extend(2**15, rule="yarn")
+    extended, settings = rope.extend(2**15, rule="yarn"), from_config(CONFIGS[QWEN]).to_config("vllm")
     assert run("extend", file(PLAIN), "--to", "32k", "--rule", "yarn")[1] == f"{extended.explain(2**15)}\n"
     code, text, _ = run("extend", file(PLAIN), "--to", "32k", "--rule", "yarn", "--for", "transformers")
-    assert code == 0 and json.loads(text) == extended.to_config()
+    assert (code, text) == (0, f"{json.dumps(extended.to_config(), indent=2)}\n")
+    assert run("convert", file(QWEN), "--to", "vllm", "--json")[1] == f"{json.dumps(settings, indent=2)}\n"
 
 
 def test_extend_tells_engines_the_length(run, file):
@@ -233,15 +245,17 @@ def test_layers_that_differ_are_all_listed(run, file, name):
         assert one == f"{from_config(config, layer_type=kind).explain()}\n"
 
 
-def test_layers_without_rotation_are_listed(run, file):
+def test_layers_without_rotation_are_listed(run, file, tmp_path, monkeypatch):
     code, text, _ = run("explain", file("llama-4-scout-17b-16e"))
     whole = from_config(CONFIGS["llama-4-scout-17b-16e"])
     assert code == 0 and str(whole.explain()) in text
     assert "Layers 3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47, which have no rotary" in " ".join(text.split())
     _, text, _ = run("convert", file("llama-4-scout-17b-16e"), "--to", "transformers")
     assert json.loads(text) == whole.to_config()
-    code, _, errors = run("explain", file("baichuan2-13b-chat"))
-    assert code == 2 and "must have a rotary embedding; got a model" in errors
+    monkeypatch.chdir(tmp_path)
+    os.rename(file("baichuan2-13b-chat"), "(1).json")
+    code, _, errors = run("explain", "(1).json")
+    assert code == 2 and errors.startswith("rope-xp: (1).json must have a rotary embedding; got a model")
 
 
 def test_layers_of_one_type_that_differ_have_numbers(run, file):
@@ -356,7 +370,7 @@ def test_plot_draws_one_below_the_other(run, file, tmp_path):
 LLAMA3 = ("low_freq_factor", "high_freq_factor")
 
 
-def test_extend_takes_the_parameters_of_rules(run, file, tmp_path):
+def test_extend_takes_the_parameters_of_rules(run, file, tmp_path, monkeypatch):
     rope = from_config(CONFIGS[PLAIN])
     for words, rule, parameters in [
         (("--factor", "12"), "ntk", {"factor": 12.0}),
@@ -374,6 +388,9 @@ def test_extend_takes_the_parameters_of_rules(run, file, tmp_path):
     code, text, _ = run(*words, "--long-factor", str(long), "--for", "transformers")
     lists = {"short_factor": [1.0] + [1.5] * 63, "long_factor": [1.0 + j for j in range(64)]}
     assert code == 0 and json.loads(text) == rope.extend(2**15, "longrope", **lists).to_config()
+    for size, code in ((long.stat().st_size, 0), (long.stat().st_size - 1, 2)):
+        monkeypatch.setattr("rope_xp.cli.options.MAX_BYTES", size)
+        assert run(*words, "--long-factor", str(long), "--for", "transformers")[0] == code
     long.write_text("[1, [2]]")
     code, _, errors = run(*words, "--long-factor", str(long))
     assert code == 2 and "'--long-factor'" in errors and "must have numbers" in errors
@@ -413,7 +430,6 @@ def test_compare_has_the_options_of_python(run, file, tmp_path, monkeypatch):
     assert run("compare", qwen, qwen, "--part", "vision")[0] == 0 and given["options"] == {"part": "vision"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
@@ -423,12 +439,16 @@ def test_compare_has_the_options_of_python(run, file, tmp_path, monkeypatch):
         (("--help",), 0),
     ],
 )
-def test_a_closed_pipe_changes_no_exit_code(file, words, wanted):
+def test_a_closed_pipe_changes_no_exit_code(run, file, words, wanted, monkeypatch):
     """`rope-xp explain FILE | head -1`: the reader has gone, and the report has warnings or not."""
-    command = [sys.executable, "-m", "rope_xp", *(file(each) if each in CONFIGS else each for each in words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
-        assert (process.stderr.read(), process.wait()) == (b"", wanted)
+    reader, writer = os.pipe()
+    os.close(reader)
+    closed = os.fdopen(writer, "w")
+    monkeypatch.setattr(sys, "stdout", closed)
+    assert run(*(file(each) if each in CONFIGS else each for each in words)) == (wanted, "", "")
+    sys.stdout.flush()  # as Python does when it ends
+    with suppress(BrokenPipeError):
+        closed.close()
 
 
 @pytest.fixture
@@ -513,6 +533,24 @@ def test_doctor_tests_every_library(run, monkeypatch):
     assert code == 1 and "wrong by" in text
 
 
+def test_doctor_says_what_fails(monkeypatch, tmp_path):
+    """Libraries whose import fails, without or with a message of several lines, and one whose arrays fail."""
+    monkeypatch.syspath_prepend(tmp_path)
+    texts = {
+        "broken": "raise OSError",
+        "damaged": "raise ImportError('first\\nsecond')",
+        "array": "def make(x): return 1/0",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"a_{name}.py").write_text(text)
+    monkeypatch.setattr(doctor, "LIBRARIES", {f"a_{name}": f"a_{name}.make" for name in (*texts, "missing")})
+    assert [(each.name, each.device, each.kernel, each.result) for each in doctor.diagnose().libraries] == [
+        ("a_broken", "-", "-", "cannot be imported: OSError: "),
+        ("a_damaged", "-", "-", "cannot be imported: ImportError: first"),
+        ("a_array", "cpu", "-", "fails: ZeroDivisionError: division by zero"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -535,9 +573,28 @@ def test_bad_input_is_one_line_and_exit_code_2(run, words, message):
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch, file):
-    monkeypatch.setattr("rope_xp.RotaryEmbedding.explain", lambda *_, **__: [][0] + "a")
-    with pytest.raises(IndexError):
-        main(["explain", file(LLAMA)])
+    for mistake in (IndexError("of a list"), ValueError("a mistake")):
+        monkeypatch.setattr("rope_xp.cli.commands.groups_of", Mock(side_effect=mistake))
+        with pytest.raises(type(mistake), match=f"^{mistake}$"):
+            main(["explain", file(LLAMA)])
+
+
+def test_an_error_of_the_system_is_one_line(run, monkeypatch, file):
+    for error, said in ((OSError("no disk"), "no disk"), (OSError("explain: no disk"), "no disk")):
+        monkeypatch.setattr("rope_xp.cli.commands.groups_of", Mock(side_effect=error))
+        assert run("explain", file(LLAMA)) == (2, "", f"rope-xp: {said}\n")
+    monkeypatch.setattr("rope_xp.cli.commands.groups_of", Mock(side_effect=KeyboardInterrupt))
+    assert run("explain", file(LLAMA)) == (130, "", "\n")
+
+
+def test_without_click_the_extra_is_named(run, monkeypatch):
+    commands = "rope_xp.cli.commands"
+    monkeypatch.setitem(sys.modules, commands, None)  # a mistake of ours
+    with pytest.raises(ModuleNotFoundError, match=commands):
+        main(["doctor"])
+    monkeypatch.delitem(sys.modules, commands)
+    monkeypatch.setitem(sys.modules, "click", None)
+    assert run("doctor") == (2, "", "rope-xp: the extra rope-xp[cli] must be installed; got no module 'click'\n")
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -559,13 +616,25 @@ def test_help_is_whole_at_every_width_and_has_an_example(run, monkeypatch, name,
                 assert each.opts[-1] in words and " ".join(each.help.split()) in words
 
 
-def test_completion_is_available():
-    environment = {"_ROPE_XP_COMPLETE": "bash_source", "PATH": "/usr/bin:/bin"}
-    code = "from rope_xp.cli import main; main()"
-    found = subprocess.run(
-        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=False
+def test_completion_is_available(run, monkeypatch):
+    monkeypatch.setenv("_ROPE_XP_COMPLETE", "bash_source")
+    code, text, errors = run()
+    assert (code, errors) == (0, "") and "complete" in text
+
+
+def test_examples_of_help_fill_their_lines():
+    """Joined as a shell joins lines, the example is whole; no option would fit into the line above."""
+    example = (
+        """Example: rope-xp x a.json --to 128k -o a.svg --flags "--rope-scale 2" --label new --beta-fast 1 --json"""
     )
-    assert "complete" in found.stdout
+    command = Command("x", help=f"Text.\n\n\b\n{example}")
+    for width in range(34, 90):
+        text = command.get_help(click.Context(command, terminal_width=width)).partition("\n\nOptions")[0]
+        lines = text.rpartition("\n\n")[2].splitlines()
+        assert " ".join(line.strip(" \\") for line in lines) == example
+        for line, following in pairwise(lines):
+            option = re.match(r' {6}(--?[a-z-]+( "[^"]+"| \w[\w.]*)?)', following)[1]
+            assert line.endswith(" \\") and len(line) <= width < len(f"{line[:-2]} {option} \\")
 
 
 # The flags of an engine, and the page of all programs.
@@ -628,6 +697,7 @@ def test_bad_flags_are_one_line(run, file):
         ("deepseek-v3", ()),
         ("qwen3-vl-2b-instruct", ()),
         ("phi-4-mini-instruct", ("--seq-len", "128k")),
+        ("gpt-j-6b", ("--architecture", "gptj")),
     ],
 )
 def test_a_page_has_all_programs(run, file, name, place):
@@ -641,12 +711,14 @@ def test_a_page_has_all_programs(run, file, name, place):
         if target in REFUSED:
             assert with_advice(REFUSED[target]) in entry["refused"] and "to_config" not in entry["refused"]
             continue
-        code, alone, errors = run("convert", file(name), "--to", target, *place, "--json")
+        own = place if TARGETS[target].takes_architecture or "--architecture" not in place else ()
+        code, alone, errors = run("convert", file(name), "--to", target, *own, "--json")
         if entry["refused"]:
             assert code == 2 and entry["refused"] in errors
         else:
             assert code == 0 and json.loads(alone) == entry["settings"]
             assert errors == "".join(f"rope-xp: {note}\n" for note in entry["notes"])
+            assert all(f"({note})" in " ".join(text.split()) for note in entry["notes"]) and "\n\n\n" not in text
 
 
 def place_in_order(name):
@@ -658,10 +730,43 @@ def test_a_page_can_be_pasted(run, file):
     for name in (QWEN, "qwen3-vl-2b-instruct", "gemma-3-12b-it"):
         text = run("convert", file(name), "--to", "all")[1]
         found = dict(zip(*[iter(re.split(r"^== ([\w.-]+): .* ==\n", text, flags=re.M)[1:])] * 2))
-        arguments = shlex.split(found["vllm"].replace("\\\n", " "))
-        wanted = shlex.split(run("convert", file(name), "--to", "vllm")[1])
-        assert arguments[0] == wanted[0] and json.loads(arguments[1]) == json.loads(wanted[1])
+        for target in {"vllm", "llama.cpp"} & {*found}:
+            arguments = shlex.split(found[target].partition("\n(")[0].replace("\\\n", " "))
+            wanted = shlex.split(run("convert", file(name), "--to", target)[1])
+            assert [json.loads(each) if each[0] == "{" else each for each in arguments] == [
+                json.loads(each) if each[0] == "{" else each for each in wanted
+            ]
         assert json.loads(found["transformers"]) == json.loads(run("convert", file(name), "--to", "transformers")[1])
+
+
+def body_of(settings):
+    """The lines of settings in a page."""
+    title, *lines = str(Page((Entry("vllm", "arguments", settings),))).splitlines()
+    assert title == "== vllm: arguments ==" and max(map(len, lines)) <= 80
+    return lines
+
+
+def fits(line, following, width):
+    """Whether the first word of the following line would have had room in a line."""
+    return len(line) + 1 + len(following.split()[0]) <= width
+
+
+def test_settings_fill_their_lines():
+    """JSON of less than 80 columns stands in one line; longer objects have a key in each, and lists are wrapped."""
+    for length in range(1, 70):
+        short, long = {"a": "x" * length}, {"a": "x" * 50, "b" * 9: {"c": "x" * (length % 55)}}
+        assert (body_of(short) == [f"  {json.dumps(short)}"]) == (len(json.dumps(short)) < 78)
+        lines, wanted = body_of(long), f'    "{"b" * 9}": {json.dumps(long["b" * 9])}'
+        assert json.loads("".join(lines)) == long and lines[1] == f'    "a": "{"x" * 50}",'
+        assert (lines[2] == wanted) == (len(lines) == 4) == (len(wanted) < 80)
+        several = {"a": [10 ** (length % 13)] * 40}
+        opened, first, *middle, closed = body_of(several)
+        assert json.loads("".join([opened, first, *middle, closed])) == several
+        assert not any(fits(*pair, width) for pair, width in zip(pairwise([first, *middle]), [80, *[75] * 40]))
+        words = ["--one", *["x" * (1 + length % 13)] * 40, "--two", "x y"]
+        lines = body_of(words)
+        assert shlex.split("\n".join(lines).replace("\\\n", " ")) == words and lines[-1] == "  --two 'x y'"
+        assert not any(fits(*pair, 78) for pair in pairwise(lines[:-1]))
 
 
 def test_every_program_has_a_place_in_the_page():

@@ -319,6 +319,7 @@ def test_errors_of_the_command_name_the_file_and_nothing_of_python(files, line, 
     named = {*re.findall(r"(?<![\w-])--[a-z][\w-]*", error)} - OF_OTHERS
     known = {flag for each in app.commands[words.split()[0]].params for flag in (*each.opts, *each.secondary_opts)}
     assert named <= known
+    assert not re.search(r"(\S+\.\w+)\b.* \(for \1\)", error)  # it is named once
 
 
 def test_an_error_of_standard_input_says_so(monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """The pictures: what they draw is true, and what they refuse."""
 
+import json
 import subprocess
 import sys
 
@@ -8,12 +9,14 @@ import matplotlib.image
 import matplotlib.pyplot as plt
 import mpmath
 import numpy as np
+import pictures
 import pytest
 from configs import CONFIGS
 from matplotlib.colors import to_rgb
 
 from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, from_config, plot
 
+PICTURES = json.loads(pictures.GOLDEN.read_text())
 PLAIN = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
 LLAMA3 = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
@@ -180,7 +183,7 @@ def test_sections_show_the_axis_of_each_pair():
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("kind", plot.PICTURES)
-def test_every_picture_is_saved_with_title_and_units(kind, dark, tmp_path):
+def test_every_picture_is_saved_as_it_is_drawn_with_title_and_units(kind, dark, tmp_path):
     rope = AXES if kind == "sections" else SCALED
     plot.save(tmp_path / "a.png", kind, rope, dark=dark)
     picture = matplotlib.image.imread(tmp_path / "a.png")
@@ -188,13 +191,21 @@ def test_every_picture_is_saved_with_title_and_units(kind, dark, tmp_path):
     assert picture[0, 0, 3] == 0  # transparent
     opaque = picture[picture[..., 3] == 1][:, :3].mean(1)
     assert np.median(opaque) > 0.5 if dark else opaque.min() < 0.2  # ink that the page shows
+    with plt.style.context("dark_background" if dark else "default"):
+        ax = plot.PICTURES[kind](rope)
+    assert ax.get_title() and ax.get_xlabel() and ax.get_ylabel()
+    ax.figure.savefig(tmp_path / "b.png", transparent=True)
+    assert np.array_equal(matplotlib.image.imread(tmp_path / "b.png"), picture)
     plot.save(tmp_path / "a.svg", kind, rope, dark=dark)
     first = (tmp_path / "a.svg").read_bytes()
     plot.save(tmp_path / "a.svg", kind, rope, dark=dark)
     assert first == (tmp_path / "a.svg").read_bytes()
-    ax = plot.PICTURES[kind](rope)
-    assert ax.get_title() and ax.get_xlabel() and ax.get_ylabel()
     assert not plt.get_fignums()[1:]  # `save` closes its own
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_pictures_look_as_when_a_person_looked(name):
+    assert pictures.drawn(name) == PICTURES[name]
 
 
 def test_lines_differ_without_colour():

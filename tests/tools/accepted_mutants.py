@@ -160,6 +160,18 @@ family: HeadDim = str {{|~>&}} Callable[[Keys], int]
     Only annotations have the name.
 family: return max(keys.count("projection_dim", 768) // (2 * keys.count("num_attention_heads", {{12~>13}})), 32)
     The width of a head needs the key.
+commands: ropes |= {label if len(found) {{==~><=}} 1 else f"{label}, {each.name}": each.rope for each in found}
+    A config without an embedding is refused before.
+settings: return of_rope(groups[{{0~> -1}}].rope, target, writing)
+    There is one group.
+options: return module.zeros({{1~> 2}}, dtype=getattr(module, dtype or "float32"))
+    Only the library and the dtype of the array are read.
+options: if name {{==~>>=}} "truncate":
+    No parameter has a greater name.
+doctor: POSITIONS = np.asarray([0, 1, 100_000, 2**24 - {{1~>0}}])
+    Any position that float32 holds tests the kernel.
+doctor: POSITIONS = np.asarray([0, {{1~>2}}, 100_000, 2**24 - 1])
+    Any position that float32 holds tests the kernel.
 """  # noqa: E501
 
 
