@@ -5,6 +5,7 @@
 """
 
 import importlib.util
+import io
 import os
 from pathlib import Path
 
@@ -106,6 +107,23 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("xp, kernel", pairs, ids=[f"{library.name}-{kernel}" for library, kernel in pairs])
     elif "xp" in metafunc.fixturenames:
         metafunc.parametrize("xp", tested, ids=[library.name for library in tested], scope="session")
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts the bytes that readers of headers take from files, as `total`."""
+    from rope_xp.configs.readers import files
+
+    class Counted(io.FileIO):
+        total = 0
+
+        def readinto(self, buffer):
+            count = super().readinto(buffer)
+            Counted.total += count
+            return count
+
+    monkeypatch.setattr(files, "open", lambda path, mode: io.BufferedReader(Counted(path), 512), raising=False)
+    return Counted
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
-from configs import CONFIGS
+from configs import CONFIGS, ROWS
 
 import rope_xp
 from rope_xp import RotaryEmbedding, frequencies, plot
@@ -143,38 +143,9 @@ def test_the_check_of_errors_finds_planted_ones():
     assert unknown == "from_config: seq_len must be given; got none"
 
 
-SAID = {
-    "explain": [
-        ("from_config: layer_type must be x; got 7", "--layer-type must be x; got 7"),
-        (
-            "from_config: layer must be given, because x; got layer=None",
-            "--layer must be given, because x; got no --layer",
-        ),
-        ("from_config: model_type must be in the config, or layout be given; got neither", ", or --layout be given"),
-        (
-            "from_config: layer_types must have a type for each layer; got 7",
-            "from_config: layer_types must have a type",
-        ),
-        ("from_config: head_dim must be at most 7; got 8", "from_config: head_dim must be"),
-        ("YarnScaling: factor must be at least 1; got 0", "YarnScaling: factor must"),
-    ],
-    "compare": [
-        ("compare: head_dim must be given for two functions; got None", "compare: --head-dim must be given"),
-        ("from_config: head_dim must be at most 7; got 8", "from_config: head_dim must be"),
-    ],
-    "extend": [
-        ("YarnScaling: beta_fast must be at least beta_slow; got 7", "--beta-fast must be at least --beta-slow; got 7"),
-    ],
-    "convert": [
-        ("RotaryEmbedding.to_config: seq_len of scaling must be greater than 7; got 8", ": --seq-len must be greater"),
-        ("RotaryEmbedding.to_config: scaling must be a rule; got 8", "to_config: scaling must be a rule"),
-    ],
-}
-
-
-@pytest.mark.parametrize(("command", "error", "said"), [(name, *row) for name, rows in SAID.items() for row in rows])
-def test_errors_in_options(command, error, said):
-    assert said in in_options(error, app.commands[command])
+@pytest.mark.parametrize("row", ROWS["errors in options"], ids=lambda row: row["error"][:60])
+def test_errors_in_options(row):
+    assert row["said"] in in_options(row["error"], app.commands[row["command"]])
 
 
 def test_every_parameter_of_a_rule_is_an_option_of_extend():
@@ -208,79 +179,6 @@ def test_positions_may_be_ignored_if_the_library_has_it():
     assert ("positions_ignored" in {each.name for each in app.commands["compare"].params}) == has
 
 
-# Bad input of each command that the library refuses, and the file that the error is about, if it is about one.
-REFUSED_INPUT = """
-explain missing.json                                                     missing.json
-explain empty.json                                                       empty.json
-explain text.json                                                        text.json
-explain list.json                                                        list.json
-explain unnamed.json                                                     unnamed.json
-explain unknown.json                                                     unknown.json
-explain rule.json                                                        rule.json
-explain factor.json                                                      factor.json
-explain key.json                                                         key.json
-explain base.json                                                        base.json
-explain heads.json                                                       heads.json
-explain plain.json --layer -1                                            plain.json
-explain plain.json --layer 1 --layer-type x                              plain.json
-explain plain.json --layer-type x                                        plain.json
-explain plain.json --part vision                                         plain.json
-explain gemma.json --part x                                              gemma.json
-explain plain.json --flags zzz                                           plain.json
-explain plain.json --flags --override-kv                                 plain.json
-explain damaged.gguf                                                     damaged.gguf
-explain damaged.safetensors                                              damaged
-explain none.json                                                        none.json
-compare missing.json plain.json                                          missing.json
-compare plain.json key.json                                              key.json
-compare gemma.json plain.json                                            gemma.json
-compare plain.json gemma.json                                            gemma.json
-compare plain.json plain.json --tolerance 0
-compare plain.json plain.json --context 9999999m
-compare plain.json math:sin --shape x
-compare plain.json math:sin --head-dim 64
-compare math:sin math:sin
-compare math:sin math:sin --head-dim 7
-identify missing.json                                                    missing.json
-identify text.json                                                       text.json
-identify damaged.gguf                                                    damaged.gguf
-identify damaged.safetensors                                             damaged.safetensors
-identify math:sin --head-dim 7
-extend plain.json --to 4k                                                plain.json
-extend llama.json --to 64k                                               llama.json
-extend key.json --to 8k                                                  key.json
-extend gemma.json --to 1m                                                gemma.json
-extend none.json --to 1m                                                 none.json
-extend short.json --to 8k                                                short.json
-extend plain.json --to 8k --trained-length 8k                            plain.json
-extend plain.json --to 8k --rule longrope                                plain.json
-extend plain.json --to 8k --rule longrope --short-factor numbers --long-factor numbers plain.json
-extend plain.json --to 8k --rule longrope --short-factor missing         missing
-extend plain.json --to 8k --rule longrope --short-factor text.json       text.json
-extend plain.json --to 8k --rule linear --beta-fast 3                    plain.json
-extend plain.json --to 8k --rule ntk --factor 0.5                        plain.json
-extend plain.json --to 8k --rule yarn --beta-fast 1 --beta-slow 2        plain.json
-extend plain.json --to 8k --rule yarn --attention-factor -1              plain.json
-extend plain.json --to 8k --rule llama3 --low-freq-factor 8              plain.json
-extend plain.json --to 8k --rule llama3 --for megatron                   plain.json
-extend plain.json --to 8k --rule yarn --for vllm --engine-version x      plain.json
-extend plain.json --to 8k --rule yarn --for vllm --engine-version 0.0.1  plain.json
-extend plain.json --to 8k --rule yarn --for vllm --architecture q        plain.json
-convert key.json --to all                                                key.json
-convert llama.json --to llama.cpp                                        llama.json
-convert llama.json --to gguf                                             llama.json
-convert dynamic.json --to llama.cpp                                      dynamic.json
-convert phi.json --to mlx                                                phi.json
-convert gemma.json --to sglang                                           gemma.json
-convert nested.json --to vllm                                            nested.json
-convert plain.json --to ollama                                           plain.json
-convert none.json --to vllm                                              none.json
-plot plain.json -o x.jpg
-plot plain.json -o missing/x.png                                         missing/x.png
-plot plain.json key.json -o x.png                                        key.json
-plot none.json -o x.png                                                  none.json
-plot plain.json -o x.png --kind phase-error --context 32m
-""".strip().splitlines()
 OF_PYTHON = (
     r"^rope-xp: (?:from_config|RotaryEmbedding|compare|identify\w*|save|convert|[a-z_]+): |\bNone\b|"
     r"\b(?:seq_len|layer_type|trained_length|engine_version|positions_ignored)(?:=| must)|to_config\(|replace\("
@@ -308,16 +206,17 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("line", REFUSED_INPUT, ids=lambda line: " ".join(line.split()))
-def test_errors_of_the_command_name_the_file_and_nothing_of_python(files, line, monkeypatch, capsys):
+@pytest.mark.parametrize("row", ROWS["refused by the command"], ids=lambda row: row["line"])
+def test_errors_of_the_command_name_the_file_and_nothing_of_python(files, row, monkeypatch, capsys):
+    """Bad input of each command that the library refuses, and the file that the error is about, if it is about one."""
     monkeypatch.chdir(files)
-    words, *file = re.split(r" {2,}| (?=plain\.json$)", line)
-    assert run(words.split()) == 2
+    words = row["line"].split()
+    assert run(words) == 2
     text, error = capsys.readouterr()
     assert (text, error.count("\n")) == ("", 1) and error.startswith("rope-xp: ") and len(error) < 1000
-    assert not re.search(OF_PYTHON, error.replace("'config.json'", "")) and all(each in error for each in file)
+    assert not re.search(OF_PYTHON, error.replace("'config.json'", "")) and row["file"] in error
     named = {*re.findall(r"(?<![\w-])--[a-z][\w-]*", error)} - OF_OTHERS
-    known = {flag for each in app.commands[words.split()[0]].params for flag in (*each.opts, *each.secondary_opts)}
+    known = {flag for each in app.commands[words[0]].params for flag in (*each.opts, *each.secondary_opts)}
     assert named <= known
     assert not re.search(r"(\S+\.\w+)\b.* \(for \1\)", error)  # it is named once
 

@@ -1,6 +1,5 @@
 """identify_checkpoint: each format by its names, sizes from shapes, old buffers, and hostile headers."""
 
-import io
 import json
 import os
 import struct
@@ -18,7 +17,6 @@ from rope_xp import RotaryEmbedding, from_config, identify_checkpoint
 from rope_xp.checkpoints import contents
 from rope_xp.checkpoints.contents import BITS, read_safetensors
 from rope_xp.checkpoints.findings import DTYPES
-from rope_xp.configs.readers import files
 
 LLAMA = dict(model_type="llama", hidden_size=24, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3)
 LLAMA |= dict(head_dim=10, rope_theta=1e6)
@@ -377,23 +375,6 @@ def test_headers_are_those_of_the_safetensors_package(tmp_path):
     for name, each in header.tensors.items():
         data = path.read_bytes()[each.start :][: each.length]
         assert data == arrays[name].tobytes()
-
-
-class Counted(io.FileIO):
-    total = 0
-
-    def readinto(self, buffer):
-        count = super().readinto(buffer)
-        Counted.total += count
-        return count
-
-
-@pytest.fixture
-def counted(monkeypatch):
-    """Counts the bytes that are read."""
-    monkeypatch.setattr(Counted, "total", 0)
-    monkeypatch.setattr(files, "open", lambda path, mode: io.BufferedReader(Counted(path), 512), raising=False)
-    return Counted
 
 
 def test_weights_are_not_read(tmp_path, counted):

@@ -1,6 +1,5 @@
 """The headers of GGUF files: what the gguf package writes is read; memory and time have bounds."""
 
-import io
 import os
 import struct
 
@@ -10,7 +9,7 @@ import pytest
 from gguf.constants import MODEL_ARCH_NAMES
 
 from rope_xp import from_config
-from rope_xp.configs.readers import files, gguf_file
+from rope_xp.configs.readers import gguf_file
 from rope_xp.configs.readers.formats import mapping_of
 from rope_xp.configs.readers.gguf_file import metadata_of_file, read_gguf
 from rope_xp.configs.writers.gguf_architectures import HALF, INTERLEAVED, NOT_ROTARY, gguf_layout
@@ -51,25 +50,6 @@ def header(*entries, tensors=(), version=3, entry_count=None, tensor_count=None)
 
 def tensor(name, *shape, kind=0, offset=0):
     return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
-
-
-class Counted(io.FileIO):
-    """A file that counts the bytes that are read from it."""
-
-    total = 0
-
-    def readinto(self, buffer):
-        count = super().readinto(buffer)
-        Counted.total += count
-        return count
-
-
-@pytest.fixture
-def counted(monkeypatch):
-    """Counts the bytes that the reader reads."""
-    monkeypatch.setattr(Counted, "total", 0)
-    monkeypatch.setattr(files, "open", lambda path, mode: io.BufferedReader(Counted(path), 8192), raising=False)
-    return Counted
 
 
 def test_metadata_of_each_type(tmp_path):

@@ -26,40 +26,6 @@ def cells(*lines):
     return np.asarray(columns).reshape(-1, len(lines)).T
 
 
-SIZES = pytest.mark.parametrize("sizes", [(7,), (2, 5), (3, 2, 4), (2, 0), (1, 1)])
-
-
-def stepped(sizes, starts, steps, dtype):
-    return cells(*([a + b * i for i in range(n)] for n, a, b in zip(sizes, starts, steps))).astype(dtype)
-
-
-@SIZES
-def test_start_and_step(xp, sizes):
-    call = partial(grid, *sizes, like=xp.like())
-    assert_positions(xp, call(), cells(*map(range, sizes)).astype(int))
-    assert_positions(xp, call(start=-3, step=2), stepped(sizes, [-3] * 3, [2] * 3, int))
-    for starts, steps, dtype in (((5, -70_000, 2), (-1, 0, 3), int), ((0.1, -7, 1e6), (1 / 3, 0.7, -2), float)):
-        starts, steps = starts[: len(sizes)], steps[: len(sizes)]
-        assert_positions(xp, call(start=starts, step=steps), stepped(sizes, starts, steps, dtype))
-
-
-def test_one_real_axis_makes_all_real(xp):
-    assert_positions(xp, grid(2, 2, step=(1, 0.5), like=xp.like()), [[0.0, 0.0, 1.0, 1.0], [0.0, 0.5, 0.0, 0.5]])
-
-
-@SIZES
-def test_from_start_to_last(xp, sizes):
-    starts, lasts = (-1, 3.5, 0)[: len(sizes)], (1, 0.1, -2)[: len(sizes)]
-    truth = cells(*(np.linspace(a, b, size) for size, a, b in zip(sizes, starts, lasts)))
-    assert_positions(xp, grid(*sizes, start=starts, last=lasts, like=xp.like()), truth)
-
-
-def test_the_last_cell_is_exactly_there(xp):
-    for size in (2, 3, 7, 48, 101):
-        ends = xp.numpy(grid(size, start=0.1, last=0.7, like=xp.like()))[0, [0, -1]]
-        assert ends.tolist() == [np.float32(0.1), np.float32(0.7)]
-
-
 @pytest.mark.parametrize("of", ["numbers", "numpy", "own"])
 def test_coordinates(xp, of):
     kind = {"numbers": lambda x, _: x, "numpy": lambda x, _: np.asarray(x), "own": xp.array}[of]
@@ -79,41 +45,6 @@ def test_int64_coordinates_of_an_array_stay_int64(xp):
         result = grid(xp.array([2**40, 5], "int64"), 2)
         assert xp.dtype_of(result) == "int64"
         np.testing.assert_array_equal(xp.numpy(result), cells([2**40, 5], range(2)))
-
-
-BLOCKS = [((4, 6), 2), ((3, 4, 6), (1, 2, 3)), ((6, 4), (3, 1)), ((0, 4), 2), ((4,), 2)]
-
-
-@pytest.mark.parametrize("sizes, block", BLOCKS)
-def test_blocks(xp, sizes, block):
-    blocks = (block,) * len(sizes) if isinstance(block, int) else block
-    outer = np.ndindex(*(size // b for size, b in zip(sizes, blocks)))
-    truth = [np.multiply(cell, blocks) + inner for cell in outer for inner in np.ndindex(*blocks)]
-    truth = np.asarray(truth, dtype=int).reshape(-1, len(sizes)).T
-    assert_positions(xp, grid(*sizes, block=block, like=xp.like()), truth)
-
-
-@pytest.mark.parametrize("axes", [(1, 0), (2,), [1, 2], (0, 0), (2, 1, 0, 1)])
-def test_axes(xp, axes):
-    truth = cells(range(2), range(5, 8), range(4))[list(axes)]
-    assert_positions(xp, grid(2, 3, 4, start=(0, 5, 0), axes=axes, like=xp.like()), truth)
-
-
-@pytest.mark.parametrize("by", ["separate", "min", "max"])
-@pytest.mark.parametrize("sizes", [(5,), (3, 7), (7, 3), (2, 4, 1)])
-def test_normalized(xp, sizes, by):
-    lengths = {"separate": sizes, "min": [min(sizes)] * 3, "max": [max(sizes)] * 3}[by]
-    truth = cells(*([2 * (i + 0.5) / length - 1 for i in range(size)] for size, length in zip(sizes, lengths)))
-    # One rounding, or two where a compiler multiplies by the inverse; and the truth's own cancellation, in float64.
-    options = {"atol": 2.0**-52, "roundings": 2 if xp.name == "jax" else 1}
-    assert_positions(xp, normalized(*sizes, by=by, like=xp.like()), truth, **options)
-    assert_positions(xp, normalized(*sizes, by=by, axes=(0,), like=xp.like()), truth[:1], **options)
-
-
-def test_normalized_positions_are_symmetric(xp):
-    for size in (3, 14, 37, 48):
-        line = xp.numpy(normalized(size, like=xp.like()))[0]
-        np.testing.assert_array_equal(line, -line[::-1])
 
 
 def test_join(xp):

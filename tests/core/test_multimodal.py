@@ -111,19 +111,6 @@ def test_text_after_a_video_does_not_overlap_it():
         assert found.delta == delta
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "ernie4_5_vl"])
-def test_decoding_goes_on_where_the_prompt_ends(name):
-    """A token that is decoded at index + delta is where the same token is in a longer prompt."""
-    function, options = FAMILIES[name]
-    for seed in range(20):
-        types, images, videos, *_ = random_prompt(np.random.default_rng(seed), name)
-        prefill = function(types, images, videos, **options)
-        whole = function([*types, 0, 0], images, videos, **options)
-        np.testing.assert_array_equal(whole.positions[:, :-2], prefill.positions)
-        decoded = positions.consecutive(2, len(types) + prefill.delta)
-        np.testing.assert_array_equal(whole.positions[:, -2:], [decoded] * 3)
-
-
 def test_neighbours_of_one_type():
     """Images or frames without text between them fill one run of tokens."""
     found = positions.qwen2_vl([1] * 6 + [0], [[1, 2, 4], [1, 4, 4]]).positions

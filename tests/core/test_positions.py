@@ -8,13 +8,6 @@ from libraries import LIBRARIES
 from rope_xp import positions
 
 
-@pytest.mark.parametrize("seq, offset", [(5, 0), (5, 100_000), (3, -7), (0, 2), (1, 2**31 - 1), (4, -(2**31))])
-def test_consecutive(xp, seq, offset):
-    truth = offset + np.arange(seq)
-    assert_positions(xp, positions.consecutive(seq, offset, like=xp.like()), truth)
-    assert_positions(xp, positions.consecutive(seq, xp.array(np.asarray(offset), "int32")), truth)
-
-
 def test_consecutive_never_wraps(xp):
     """An array that cannot be read ends at the greatest integer of its dtype; NumPy's is refused (bad_input)."""
     for bits in (32, 64):
@@ -32,62 +25,11 @@ def test_consecutive_never_wraps(xp):
         assert positions.consecutive(1, np.asarray(2**31 - 1, np.int32)).tolist() == [2**31 - 1]
 
 
-def test_consecutive_in_rows_and_on_several_axes(xp):
-    offsets = xp.array(np.asarray([4, -9]), "int32")
-    assert_positions(xp, positions.consecutive(2, offsets), [[4, 5], [-9, -8]])
-    assert_positions(xp, positions.consecutive(2, offsets, axes=3), [[[4, 5], [-9, -8]]] * 3)
-    assert_positions(xp, positions.consecutive(2, 7, axes=1, like=xp.like()), [[7, 8]])
-
-
 def test_int64_offsets_stay_int64(xp):
     if "int64" in xp.integers:
         result = positions.consecutive(3, xp.array(2**40, "int64"))
         assert xp.dtype_of(result) == "int64"
         np.testing.assert_array_equal(xp.numpy(result), 2**40 + np.arange(3))
-
-
-@pytest.mark.parametrize("dtype", ["bool", "int32", "uint8"])
-def test_from_mask(xp, dtype):
-    rows = [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]]
-    truth = [[max(0, sum(row[: i + 1]) - 1) for i in range(5)] for row in rows]
-    weights = 1 if dtype == "bool" else np.asarray([1, 3, 1, 2, 200 if dtype == "uint8" else -1])  # all are true
-    assert_positions(xp, positions.from_mask(xp.array(np.asarray(rows) * weights, dtype)), truth)
-
-
-def packed(lengths, total):
-    tokens = [i for length in lengths for i in range(length)]
-    return tokens + list(range(total - len(tokens)))
-
-
-@pytest.mark.parametrize("lengths, total", [([3, 2], 5), ([3, 0, 4, 1], 8), ([1], 1), ([2, 3], 9), ([], 0), ([0], 4)])
-def test_packed_sequences(xp, lengths, total):
-    truth = np.asarray(packed(lengths, total), dtype=int)
-    boundaries = np.cumsum([0, *lengths])
-    if total == boundaries[-1]:  # which the host reads
-        assert_positions(xp, positions.from_lengths(lengths, like=xp.like()), truth)
-        assert_positions(xp, positions.from_cu_seqlens(boundaries, like=xp.like()), truth)
-    assert_positions(xp, positions.from_lengths(lengths, total, like=xp.like()), truth)
-    with_padding = [*boundaries.tolist(), total]
-    assert_positions(xp, positions.from_cu_seqlens(with_padding, total, like=xp.like()), truth)
-    assert_positions(xp, positions.from_lengths(xp.array(lengths, "int32"), total), truth)
-    # Boundaries of other libraries are not read, and tokens beyond the last one count from 0.
-    boundaries = with_padding if xp.name == "numpy" else boundaries
-    assert_positions(xp, positions.from_cu_seqlens(xp.array(boundaries, "int32"), total), truth)
-
-
-@pytest.mark.parametrize("zigzag", [False, True])
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_ranks_together_hold_every_position_once(xp, zigzag, size):
-    seq = 12
-    chunks = np.arange(seq).reshape(2 * size if zigzag else size, -1)
-    held = []
-    for rank in range(size):
-        truth = [*chunks[rank], *(chunks[2 * size - 1 - rank] if zigzag else [])]
-        assert_positions(xp, positions.context_parallel(seq, rank, size, zigzag=zigzag, like=xp.like()), truth)
-        traced = xp.array(np.asarray(rank), "int32")
-        assert_positions(xp, positions.context_parallel(seq, traced, size, zigzag=zigzag), truth)
-        held += truth
-    assert sorted(held) == list(range(seq))
 
 
 def split(sequence, rank, size, zigzag):

@@ -4,10 +4,31 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from compare import assert_positions
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rope_xp import positions
+
+
+def for_library(**strategies):
+    """As `given`, for a test that takes `xp` besides: few examples where a compiler runs for each shape."""
+
+    def decorated(test):
+        def run(xp):
+            few = 3 if xp.name in ("jax", "dask") else 40
+
+            @settings(max_examples=min(few, settings.default.max_examples), deadline=None)
+            @given(**strategies)
+            def check(**drawn):
+                test(xp, **drawn)
+
+            check()
+
+        return run
+
+    return decorated
+
 
 LENGTHS = st.lists(st.integers(0, 6), max_size=6)
 
@@ -18,18 +39,20 @@ def assert_equal(found, wanted, dtype="int32"):
     assert (found == wanted).all()
 
 
-@given(
-    st.integers(0, 9),
-    st.integers(-(2**31), 2**31 - 10),
-    st.sampled_from([None, 1, 3]),
-    st.lists(st.integers(-9, 10**6)),
+@for_library(
+    seq=st.integers(0, 9),
+    offset=st.integers(-(2**31), 2**31 - 10),
+    axes=st.sampled_from([None, 1, 3]),
+    offsets=st.lists(st.integers(-9, 10**6), max_size=5),
 )
-def test_consecutive(seq, offset, axes, offsets):
-    row = [offset + token for token in range(seq)]
-    assert_equal(positions.consecutive(seq, offset, axes=axes), row if axes is None else np.tile(row, (axes, 1)))
-    rows = np.asarray([[each + token for token in range(seq)] for each in offsets]).reshape(len(offsets), seq)
-    found = positions.consecutive(seq, np.asarray(offsets, np.int32), axes=axes)
-    assert_equal(found, rows if axes is None else np.tile(rows, (axes, 1, 1)))
+def test_consecutive(xp, seq, offset, axes, offsets):
+    """From an int, from an array with it, and from one for each row."""
+    rows = np.asarray([[each + token for token in range(seq)] for each in (offset, *offsets)], int)
+    for given_offset, wanted in ((offset, rows[0]), (xp.array(offset, "int32"), rows[0])):
+        found = positions.consecutive(seq, given_offset, axes=axes, like=xp.like())
+        assert_positions(xp, found, wanted if axes is None else np.tile(wanted, (axes, 1)))
+    found = positions.consecutive(seq, xp.array(np.asarray([offset, *offsets]), "int32"), axes=axes)
+    assert_positions(xp, found, rows if axes is None else np.tile(rows, (axes, 1, 1)))
 
 
 @pytest.mark.parametrize("seq", [1, 2, 100])
@@ -41,33 +64,36 @@ def test_positions_end_where_int32_ends(seq):
             positions.consecutive(seq, first + sign)
 
 
-@given(
-    st.integers(1, 4).flatmap(
-        lambda n: st.lists(st.lists(st.integers(-1, 2), min_size=n, max_size=n), min_size=1, max_size=4)
-    )
+@for_library(
+    mask=st.integers(1, 4).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, 3), min_size=n, max_size=n), min_size=1, max_size=4)
+    ),
+    dtype=st.sampled_from(["bool", "int32", "uint8"]),
 )
-def test_from_mask(mask):
-    wanted = []
-    for row in mask:
-        count, out = 0, []
-        for token in row:
-            count += token != 0
-            out.append(max(count - 1, 0))
-        wanted.append(out)
-    assert_equal(positions.from_mask(np.asarray(mask)), wanted)
-    assert_equal(positions.from_mask(np.asarray(mask) != 0), wanted)
+def test_from_mask(xp, mask, dtype):
+    """All numbers but 0 are tokens: 3 is the greatest or the least one here."""
+    wanted = [[max(sum(each != 0 for each in row[: end + 1]) - 1, 0) for end in range(len(row))] for row in mask]
+    odd = {"int32": -1, "uint8": 200, "bool": 1}[dtype]
+    given_mask = np.where(np.asarray(mask) == 3, odd, mask)
+    assert_positions(xp, positions.from_mask(xp.array(given_mask, dtype)), wanted)
 
 
-@given(LENGTHS, st.integers(0, 5) | st.none(), st.sampled_from([list, np.asarray, lambda x: np.asarray(x, np.int64)]))
-def test_packed_rows(lengths, padding, kind):
+@for_library(lengths=LENGTHS, padding=st.integers(0, 5) | st.none(), kind=st.sampled_from([list, np.asarray, "array"]))
+def test_packed_rows(xp, lengths, padding, kind):
+    """Boundaries of other libraries are not read, and tokens beyond the last one count from 0."""
     wanted = [token for length in lengths for token in range(length)]
-    ends = [0, *itertools.accumulate(lengths)]
-    more = range(padding or 0)
+    ends, like = [0, *itertools.accumulate(lengths)], xp.like()
+    whole = np.asarray([*wanted, *range(padding or 0)], int)
+    total = None if padding is None else len(whole)
+    if kind == "array":
+        assert_positions(xp, positions.from_lengths(xp.array(lengths, "int32"), len(whole)), whole)
+        given_ends = [*ends, len(whole)] if xp.name == "numpy" else ends
+        assert_positions(xp, positions.from_cu_seqlens(xp.array(given_ends, "int32"), len(whole)), whole)
+        return
     given_lengths = kind(lengths) if lengths or kind is list else np.asarray(lengths, np.int32)
-    total = None if padding is None else len(wanted) + padding
-    assert_equal(positions.from_lengths(given_lengths, total), [*wanted, *more])
-    assert_equal(positions.from_cu_seqlens(kind(ends)), wanted)
-    assert_equal(positions.from_cu_seqlens(kind([*ends, ends[-1] + len(more)])), [*wanted, *more])
+    assert_positions(xp, positions.from_lengths(given_lengths, total, like=like), whole)
+    assert_positions(xp, positions.from_cu_seqlens(kind(ends), like=like), np.asarray(wanted, int))
+    assert_positions(xp, positions.from_cu_seqlens(kind([*ends, len(whole)]), total, like=like), whole)
     if wanted:
         with pytest.raises(
             ValueError, match=f"total must be at least the last boundary, {len(wanted)}; got {len(wanted) - 1}"
@@ -106,12 +132,12 @@ def test_the_ranks_together_have_each_token_once(size, zigzag, parts, packed):
             positions.context_parallel(ends[-1] + 1, 0, size, zigzag=zigzag)
 
 
-axis_of_grid = st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(-5, 5), st.integers(-3, 3))
+axis_of_grid = st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(-70_000, 70_000), st.integers(-3, 3))
 
 
-@given(st.lists(axis_of_grid, min_size=1, max_size=3), st.booleans(), st.data())
-def test_grids(axes, as_numbers, data):
-    """Block by block, and row by row within a block."""
+@for_library(axes=st.lists(axis_of_grid, min_size=1, max_size=3), as_numbers=st.booleans(), data=st.data())
+def test_grids(xp, axes, as_numbers, data):
+    """Block by block, and row by row within a block; real if one axis is."""
     blocks, counts, starts, steps = zip(*axes)
     sizes = [block * count for block, count in zip(blocks, counts)]
     coordinates = [[7 * c * c - 3 for c in range(size)] if as_numbers else list(range(size)) for size in sizes]
@@ -121,34 +147,55 @@ def test_grids(axes, as_numbers, data):
         for inner in itertools.product(*map(range, blocks))
     ]
     rows = data.draw(st.none() | st.lists(st.integers(0, len(axes) - 1), min_size=1, max_size=4))
+    real = data.draw(st.sampled_from([0, 0.5, 1 / 3]))
+    starts = [start + real * (axis == (rows or [0])[0]) for axis, start in enumerate(starts)]
     wanted = [
         [starts[axis] + steps[axis] * coordinates[axis][cell[axis]] for cell in cells]
         for axis in (range(len(axes)) if rows is None else rows)
     ]
-    given_sizes = coordinates if as_numbers else sizes
-    found = positions.grid(*given_sizes, start=starts, step=steps, block=blocks, axes=rows)
-    assert_equal(found, np.asarray(wanted).reshape(len(wanted), len(cells)))
-    halves = positions.grid(*given_sizes, start=[s + 0.5 for s in starts], step=steps, block=blocks, axes=rows)
-    assert_equal(halves, np.asarray(wanted).reshape(len(wanted), len(cells)) + 0.5, "float32")
+    wanted = np.asarray(wanted, float if real else int).reshape(len(wanted), len(cells))
+    options = {
+        name: each[0] if len(set(each)) == 1 and data.draw(st.booleans()) else each
+        for name, each in {"block": blocks, "start": starts, "step": steps}.items()
+    }
+    found = positions.grid(*(coordinates if as_numbers else sizes), **options, axes=rows, like=xp.like())
+    assert_positions(xp, found, wanted)
 
 
-@given(st.lists(st.tuples(st.integers(1, 5), st.integers(-9, 9), st.integers(-9, 9)), min_size=1, max_size=3))
-def test_evenly_spaced_grids_end_at_their_last_position(axes):
+hundredths = st.integers(-900, 900).map(lambda number: float(np.float32(number / 100)))
+
+
+@for_library(axes=st.lists(st.tuples(st.integers(0, 5), *[hundredths] * 2), min_size=1, max_size=3))
+def test_evenly_spaced_grids_end_at_their_last_position(xp, axes):
     sizes, starts, lasts = zip(*axes)
-    found = positions.grid(*sizes, start=starts, last=lasts)
+    found = positions.grid(*sizes, start=starts, last=lasts, like=xp.like())
     spaced = [np.linspace(start, last, size) for size, start, last in axes]
     wanted = np.stack(np.meshgrid(*spaced, indexing="ij")).reshape(len(axes), -1)
-    assert found == pytest.approx(wanted, abs=1e-6)
+    # The truth has its own cancellation, in float64.
+    assert_positions(xp, found, wanted, atol=9 * 2.0**-52)
+    if all(sizes):
+        assert xp.numpy(found)[:, [0, -1]].tolist() == [
+            [start, start if size == 1 else last] for size, start, last in axes
+        ]
 
 
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=3), st.sampled_from(["separate", "min", "max"]))
-def test_centres_of_cells(sizes, by):
+@for_library(
+    sizes=st.lists(st.integers(1, 48), min_size=1, max_size=3).filter(lambda sizes: np.prod(sizes) < 3000),
+    by=st.sampled_from(["separate", "min", "max"]),
+)
+def test_centres_of_cells(xp, sizes, by):
     """(cell + 1/2) / size * 2 - 1, by the size of the axis, or by the least or the greatest size."""
     divisor = {"separate": sizes, "min": [min(sizes)] * len(sizes), "max": [max(sizes)] * len(sizes)}[by]
     cells = np.stack(np.meshgrid(*map(np.arange, sizes), indexing="ij")).reshape(len(sizes), -1)
     wanted = (cells + 0.5) / np.asarray(divisor)[:, None] * 2 - 1
-    found = positions.normalized(*sizes, by=by)
-    assert found.dtype == np.float32 and found == pytest.approx(wanted, abs=1e-6)
+    # One rounding, or two where a compiler multiplies by the inverse; and the truth's own cancellation, in float64.
+    options = {"atol": 2.0**-52, "roundings": 2 if xp.name == "jax" else 1}
+    assert_positions(xp, positions.normalized(*sizes, by=by, like=xp.like()), wanted, **options)
+    found = positions.normalized(*sizes, by=by, axes=(0,), like=xp.like())
+    assert_positions(xp, found, wanted[:1], **options)
+    if by == "separate":  # symmetric
+        line = xp.numpy(found).reshape(sizes[0], -1)
+        np.testing.assert_array_equal(line, -line[::-1])
 
 
 runs = st.integers(0, 4) | st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))

@@ -134,54 +134,69 @@ def with_flags(arch, file, arguments):
     return metadata
 
 
-def vllm(arguments, width, is_latent, length):
-    """`get_rope` of vLLM. For latent attention, the model replaces the rule "yarn" by "deepseek_yarn"."""
-    flag, text = arguments
-    assert flag == "--hf-overrides"
-    keys = json.loads(text)
+ORIGINAL = "original_max_position_embeddings"
+
+
+def overrides_of(arguments):
+    """The keys of the part with a block, and the block, of the argument with overrides."""
+    keys = json.loads(arguments[1])
     while "rope_parameters" not in keys:
         (keys,) = keys.values()
-    block = keys["rope_parameters"]
-    base, rule = block["rope_theta"], block["rope_type"]
-    freqs, factor, magnitude, softmax = progression(base, width), block.get("factor"), 1.0, 1.0
+    return keys, keys["rope_parameters"]
+
+
+def scaled(rule, block, base, width, *, alpha=1.0, is_long=False):
+    """The frequencies of the rules that engines have in common, by the keys of a block; `alpha` raises the base."""
+    freqs, factor, original = progression(base, width), block.get("factor"), block.get(ORIGINAL)
     if rule == "linear":
-        freqs = [w / factor for w in freqs]
-    elif rule == "dynamic":
+        return [w / factor for w in freqs]
+    if rule == "dynamic":
+        return progression(base * alpha ** (width / (width - 2)), width)
+    if rule == "llama3":
+        return llama3(freqs, factor, block["low_freq_factor"], block["high_freq_factor"], original)
+    if rule == "yarn":
+        rounded = block.get("truncate", True)
+        return blend(freqs, factor, original, base, block["beta_fast"], block["beta_slow"], rounded=rounded)
+    if rule == "longrope":
+        return [w / divisor for w, divisor in zip(freqs, block["long_factor" if is_long else "short_factor"])]
+    if rule == "proportional":
+        kept = int(block["partial_rotary_factor"] * width // 2)
+        return [w / factor if j < kept else 0.0 for j, w in enumerate(freqs)]
+    assert rule == "default", rule
+    return freqs
+
+
+def vllm(arguments, width, is_latent, length):
+    """`get_rope` of vLLM. For latent attention, the model replaces the rule "yarn" by "deepseek_yarn"."""
+    assert arguments[0] == "--hf-overrides"
+    keys, block = overrides_of(arguments)
+    base, rule, factor, alpha, magnitude, softmax = (
+        block["rope_theta"],
+        block["rope_type"],
+        block.get("factor"),
+        *[1.0] * 3,
+    )
+    is_long = length > block.get(ORIGINAL, inf)
+    if rule == "ntk":
+        a = log(factor) / (width / 2) ** block["mixed_b"]
+        powers = [2.718281828459045 ** (-a * (j + 1) ** block["mixed_b"]) for j in range(width // 2)]
+        return [w * power for w, power in zip(progression(base, width), powers)], 1.0, 1.0
+    if rule == "dynamic":
         trained = block.get("max_trained_positions")  # older versions: for factor * max_position_embeddings tokens
         times = factor if trained is None else keys["max_position_embeddings"] / trained
         alpha = block.get("alpha") or factor * times - (factor - 1)
-        freqs = progression(base * alpha ** (width / (width - 2)), width)
-    elif rule == "ntk":
-        a = log(factor) / (width / 2) ** block["mixed_b"]
-        freqs = [w * 2.718281828459045 ** (-a * (j + 1) ** block["mixed_b"]) for j, w in enumerate(freqs)]
-    elif rule == "llama3":
-        names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-        freqs = llama3(freqs, *(block[name] for name in names))
+    elif rule == "yarn" and is_latent:
+        magnitude = g(factor, block["mscale"]) / g(factor, block["mscale_all_dim"])
+        softmax = g(factor, block["mscale_all_dim"]) ** 2
     elif rule == "yarn":
-        original, betas = block["original_max_position_embeddings"], (block["beta_fast"], block["beta_slow"])
-        freqs = blend(freqs, factor, original, base, *betas, rounded=block.get("truncate", True))
-        if is_latent:
+        magnitude = block.get("attn_factor", 1.0) * (g(factor) if block.get("apply_yarn_scaling", True) else 1.0)
+        if block.get("mscale") and block.get("mscale_all_dim"):
             magnitude = g(factor, block["mscale"]) / g(factor, block["mscale_all_dim"])
-            softmax = g(factor, block["mscale_all_dim"]) ** 2
-        else:
-            magnitude = block.get("attn_factor", 1.0) * (g(factor) if block.get("apply_yarn_scaling", True) else 1.0)
-            if block.get("mscale") and block.get("mscale_all_dim"):
-                magnitude = g(factor, block["mscale"]) / g(factor, block["mscale_all_dim"])
-            magnitude = block.get("attention_factor", magnitude)
+        magnitude = block.get("attention_factor", magnitude)
     elif rule == "longrope":
-        original, is_long = (
-            block["original_max_position_embeddings"],
-            length > block["original_max_position_embeddings"],
-        )
-        freqs = [w / divisor for w, divisor in zip(freqs, block["long_factor" if is_long else "short_factor"])]
-        magnitude = sqrt(1 + log(factor) / log(original)) if factor else 1.0
+        magnitude = sqrt(1 + log(factor) / log(block[ORIGINAL])) if factor else 1.0
         magnitude = block.get("long_mscale" if is_long else "short_mscale", magnitude)
-    elif rule == "proportional":
-        kept = int(block["partial_rotary_factor"] * width // 2)
-        freqs = [w / factor if j < kept else 0.0 for j, w in enumerate(freqs)]
-    else:
-        assert rule == "default", rule
-    return freqs, magnitude, softmax
+    return scaled(rule, block, base, width, alpha=alpha, is_long=is_long), magnitude, softmax
 
 
 def vllm_length(arguments, stated):
@@ -195,29 +210,23 @@ def vllm_length(arguments, stated):
 
 def served(arguments, head_dim, is_latent, length):
     """`get_rope` of SGLang, by its argument; else `build_rotary_embedding_from_config` of lmdeploy."""
-    flag, text = arguments
-    keys = json.loads(text)
-    while "rope_parameters" not in keys:
-        (keys,) = keys.values()
-    block, is_sglang = keys["rope_parameters"], flag == "--json-model-override-args"
-    assert is_sglang or flag == "--hf-overrides"
-    base, rule, width = block["rope_theta"], block["rope_type"], int(head_dim * block.get("partial_rotary_factor", 1.0))
-    freqs, factor, magnitude, softmax = progression(base, width), block.get("factor"), 1.0, 1.0
-    if rule == "linear":
-        freqs = [w / factor for w in freqs]
+    keys, block = overrides_of(arguments)
+    is_sglang = arguments[0] == "--json-model-override-args"
+    assert is_sglang or arguments[0] == "--hf-overrides"
+    base, rule, factor, alpha, magnitude, softmax = (
+        block["rope_theta"],
+        block["rope_type"],
+        block.get("factor"),
+        *[1.0] * 3,
+    )
+    assert rule != "proportional"
+    is_long = length > block.get(ORIGINAL, inf)
+    if rule == "dynamic" and is_sglang:  # for factor * max_position_embeddings tokens, or as the block says
+        alpha = block.get("alpha") or factor * factor - (factor - 1)
     elif rule == "dynamic":
-        trained = keys.get("max_position_embeddings")
-        if is_sglang:  # for factor * max_position_embeddings tokens, or as the block says
-            alpha = block.get("alpha") or factor * factor - (factor - 1)
-        else:
-            alpha = factor * max(length, trained) / trained - (factor - 1)
-        freqs = progression(base * alpha ** (width / (width - 2)), width)
-    elif rule == "llama3":
-        names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-        freqs = llama3(freqs, *(block[name] for name in names))
+        trained = keys["max_position_embeddings"]
+        alpha = factor * max(length, trained) / trained - (factor - 1)
     elif rule == "yarn":
-        original, betas = block["original_max_position_embeddings"], (block["beta_fast"], block["beta_slow"])
-        freqs = blend(freqs, factor, original, base, *betas, rounded=block.get("truncate", True))
         all_dims = block.get("mscale_all_dim", 0.0)
         softmax = g(factor, all_dims) ** 2 if is_latent else 1.0
         if not is_sglang:
@@ -226,49 +235,30 @@ def served(arguments, head_dim, is_latent, length):
             magnitude = g(factor, block.get("mscale", 1.0)) / g(factor, all_dims)
         else:
             magnitude = block["attn_factor"] * g(factor)
+    elif rule == "longrope" and is_sglang:
+        magnitude = block["long_mscale" if is_long else "short_mscale"]
     elif rule == "longrope":
-        original = block["original_max_position_embeddings"]
-        is_long = length > original
-        freqs = [w / divisor for w, divisor in zip(freqs, block["long_factor" if is_long else "short_factor"])]
-        if is_sglang:
-            magnitude = block["long_mscale" if is_long else "short_mscale"]
-        else:
-            ratio = keys["max_position_embeddings"] / original
-            magnitude = sqrt(1 + log(ratio) / log(original)) if ratio > 1 else 1.0
-    else:
-        assert rule == "default", rule
-    return freqs, magnitude, softmax
+        ratio = keys["max_position_embeddings"] / block[ORIGINAL]
+        magnitude = sqrt(1 + log(ratio) / log(block[ORIGINAL])) if ratio > 1 else 1.0
+    width = int(head_dim * block.get("partial_rotary_factor", 1.0))
+    return scaled(rule, block, base, width, alpha=alpha, is_long=is_long), magnitude, softmax
 
 
 def mlx(keys, length):
-    """`initialize_rope` of mlx-lm."""
-    width = int(keys["head_dim"] * keys.get("partial_rotary_factor", 1.0))
-    base, block = keys["rope_theta"], keys.get("rope_scaling", {"type": "default"})
-    freqs, rule, factor, magnitude, softmax = progression(base, width), block["type"], block.get("factor"), 1.0, 1.0
-    if rule == "linear":
-        freqs = [w / factor for w in freqs]
-    elif rule == "dynamic":
+    """`initialize_rope` of mlx-lm, which rounds the ends of YaRN's ramp, and has only the long factors."""
+    base, block = keys["rope_theta"], keys.get("rope_scaling", {"type": "default"}) | {"truncate": True}
+    rule, factor, alpha, magnitude, softmax = block["type"], block.get("factor"), *[1.0] * 3
+    if rule == "dynamic":
         trained = keys["max_position_embeddings"]
-        base *= (factor * max(length, trained) / trained - (factor - 1)) ** (width / (width - 2))
-        freqs = progression(base, width)
-    elif rule == "llama3":
-        names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-        freqs = llama3(freqs, *(block[name] for name in names))
+        alpha = factor * max(length, trained) / trained - (factor - 1)
     elif rule == "yarn":
-        original, betas = block["original_max_position_embeddings"], (block["beta_fast"], block["beta_slow"])
-        freqs = blend(freqs, factor, original, base, *betas)
         all_dims = block.get("mscale_all_dim", 0)
         magnitude, softmax = g(factor, block.get("mscale", 1)) / g(factor, all_dims), g(factor, all_dims) ** 2
     elif rule == "longrope":
-        original = block["original_max_position_embeddings"]
-        freqs = [w / divisor for w, divisor in zip(freqs, block["long_factor"])]
-        magnitude = sqrt(1 + log(keys["max_position_embeddings"] / original) / log(original))
-    elif rule == "proportional":
-        kept = int(width * block["partial_rotary_factor"]) // 2
-        freqs = [w / factor if j < kept else 0.0 for j, w in enumerate(freqs)]
-    else:
-        assert rule in ("default", "mrope"), rule
-    return freqs, magnitude, softmax
+        magnitude = sqrt(1 + log(keys["max_position_embeddings"] / block[ORIGINAL]) / log(block[ORIGINAL]))
+    width = int(keys["head_dim"] * keys.get("partial_rotary_factor", 1.0))
+    rule = "default" if rule == "mrope" else rule
+    return scaled(rule, block, base, width, alpha=alpha, is_long=True), magnitude, softmax
 
 
 def megatron(arguments, _width):

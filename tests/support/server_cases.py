@@ -1,4 +1,14 @@
-"""Embeddings that SGLang and lmdeploy are asked to compute: every rule, for model classes that are built."""
+"""What SGLang and lmdeploy are asked to compute: every rule, for model classes that are built; how it is compared."""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
 
 from rope_xp import (
     DynamicNTKScaling,
@@ -12,7 +22,12 @@ from rope_xp import (
 )
 from rope_xp.provenance import Provenance, with_provenance
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from engine_tables import _switches
+
 LENGTH, ORIGINAL = 512, 128
+ULP = 2.0**-23
 AT = {"original_max_position_embeddings": ORIGINAL}
 
 
@@ -53,3 +68,95 @@ def embeddings(model_type, plain):
             found[f"{order} sections, {name}"] = found[name].replace(sections=Sections(sizes, order=order))
     provenance = Provenance(file_type=model_type)
     return {name: with_provenance(rope, provenance) for name, rope in found.items()}
+
+
+def is_equal(rotary, found, rope, positions):
+    """Whether cosines and sines "2 positions pairs" of an engine, and its sections, are those of an embedding."""
+    angles = positions[:, None] * np.array(rope.inv_freq if rope.axes == 1 else np.sum(rope.inv_freq, axis=0))
+    wanted = np.stack([np.cos(angles), np.sin(angles)]) * rope.attention_factor
+    # A frequency is a power and a few products in float32, and so is its product with a position.
+    tolerance = rope.attention_factor * (16 * ULP * angles + 4 * ULP)
+    order = "interleaved" if getattr(rotary, "mrope_interleaved", False) else "chunked"
+    return (
+        found.shape == wanted.shape
+        and bool((abs(found - wanted) <= tolerance).all())
+        and (
+            rope.sections is None or (tuple(rotary.mrope_section), order) == (rope.sections.sizes, rope.sections.order)
+        )
+    )
+
+
+@dataclass
+class Server:
+    """What is written for an engine, and what its own code computes from it.
+
+    Attributes
+    ----------
+    target, flag : str
+        The name for `to_config`, and the argument before overrides.
+    multiplier : str
+        The key of YaRN's attention factor.
+    engine : module
+        Of `benchmarks/engine_tables`, loaded.
+    computes : function
+        Whether all rotary embeddings that the engine makes of a config are an embedding: ``(config, rope)``.
+    """
+
+    target: str
+    flag: str
+    multiplier: str
+    engine: ModuleType
+    computes: Callable
+
+    def __post_init__(self):
+        self.small = _switches.configs(self.engine)  # by model type, before any model is built
+
+    def written(self, rope):
+        """The overrides for an embedding, or None if it is refused. What the table does not know is no error here."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                flags = rope.to_config(self.target)
+            except ValueError as error:
+                assert str(error).startswith("RotaryEmbedding.to_config: ") and len(str(error)) < 600
+                return None
+        assert flags[0] == self.flag and len(flags) == 2
+        return json.loads(flags[1])
+
+    def overridden(self, config, overrides):
+        return _switches.complete(self.engine.overridden(config, overrides))
+
+    def embeddings(self, model_type):
+        """Those of every rule that are written for a model class, by name, with what is written."""
+        found, _ = self.engine.build(self.overridden(self.small[model_type], None))
+        texts = [each for each in found if each["max_position"] == LENGTH] or found
+        return {name: (rope, self.written(rope)) for name, rope in embeddings(model_type, texts[-1]).items()}
+
+    def outcomes(self, model_type):
+        """What the class of a model type computes with what is written: "equal", "refused" or "differing"."""
+        found = {}
+        for name, (rope, overrides) in self.embeddings(model_type).items():
+            found[name] = "refused"
+            if overrides is not None:
+                same = self.computes(self.overridden(self.small[model_type], overrides), rope)
+                found[name] = "equal" if same else "differing"
+        return found
+
+    def assert_mistakes_are_seen(self):
+        for name, (rope, overrides) in self.embeddings("llama").items():
+            block = {} if overrides is None else overrides["rope_parameters"]
+            mistakes = [{key: block[key] * 1.01} for key in ("rope_theta", self.multiplier) if key in block]
+            if block.get("rope_type", "default") not in ("default", "longrope"):
+                mistakes += [{"rope_type": "default"}]
+                mistakes += [{"alpha" if "alpha" in block else "factor": 4.01}]
+            for mistake in mistakes:
+                wrong = self.overridden(self.small["llama"], overrides | {"rope_parameters": block | mistake})
+                assert not self.computes(wrong, rope), (name, mistake)
+
+    def assert_no_key_of_the_file_stays(self, **others):
+        yarn = {"rope_type": "yarn", "factor": 40.0, "mscale": 0.7, "mscale_all_dim": 0.3, self.multiplier: 2.0}
+        config = self.small["llama"] | {"rope_parameters": {"rope_theta": 5e5, **yarn, **others}}
+        for name, (rope, overrides) in self.embeddings("llama").items():
+            assert overrides is None or self.computes(self.overridden(config, overrides), rope), name
+        merged = self.engine.overridden(config, {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}})
+        assert merged.rope_parameters["mscale"] == 0.7
