@@ -158,6 +158,8 @@ doctor: POSITIONS = np.asarray([0, {{1~>2}}, 100_000, 2**24 - 1])
     Any position that float32 holds tests the kernel.
 onnx: if rope.rotary_dim {{!=~>is not}} rope.head_dim:
     The attribute may say what is the default.
+sequence: offset = checks.positions(name, offset, real={{False~>True}})
+    Real numbers are refused a few lines below.
 """  # noqa: E501
 
 
