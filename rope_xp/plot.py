@@ -334,7 +334,7 @@ def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes
     angles = np.outer(_frequencies(rope).sum(0), np.arange(checks.count("distance", distance) + 1))
     image = ax.imshow(np.cos(angles), cmap=SCORES, vmin=-1, vmax=1, aspect="auto", origin="lower")
     bar = ax.figure.colorbar(image, ax=ax, label="score of the pair")
-    size = ax.xaxis.label.get_size()
+    size = ax.xaxis.label.get_fontsize()
     bar.ax.tick_params(length=0, labelcolor=_ink(ax), labelsize=size)
     bar.ax.yaxis.label.set(color=_ink(ax), size=size)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]

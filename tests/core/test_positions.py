@@ -103,3 +103,35 @@ def test_numpy_is_the_default_and_its_counts_do_not_wrap():
     assert_positions(LIBRARIES["numpy"], positions.consecutive(np.int8(100), np.int8(100)), np.arange(100, 200))
     assert_positions(LIBRARIES["numpy"], positions.context_parallel(np.int8(100), np.int8(99), np.int8(100)), [99])
     assert positions.grid(np.int8(100), np.int8(2)).shape == (2, 200)
+
+
+def test_offsets_are_integers(xp):
+    for offset in (np.asarray(0.5), np.asarray([1.0, 2.0])):
+        with pytest.raises(TypeError, match=r"^consecutive: offset must "):
+            positions.consecutive(3, xp.array(offset, "float32"))
+
+
+def test_grids_go_up_to_the_greatest_integer_and_number_of_axes():
+    assert positions.grid(1, start=2**31 - 1).tolist() == [[2**31 - 1]]
+    assert positions.grid(*[1] * 31).shape == (31, 1)
+    with pytest.raises(ValueError, match=r"^grid: at least one size is required, and at most 31; got 32$"):
+        positions.grid(*[1] * 32)
+
+
+FALLING = [*range(12), 3, *range(13, 30)]
+BAD_BOUNDARIES = {
+    "boundaries that start with 0 and never decrease; got [6, 7, 8, 9, 10, 11, 3, 13, 14, 15], from boundary 6 on": (
+        positions.from_cu_seqlens, FALLING, 29,
+    ),
+    "boundaries that start with 0 and never decrease; got [0, 2, 1]": (positions.from_cu_seqlens, [0, 2, 1], 1),
+    "the last boundary, 5 (add a boundary for padding); got 6": (positions.from_cu_seqlens, [0, 2, 5], 6),
+    "the last boundary, 5; got 4": (positions.from_cu_seqlens, [0, 2, 5], 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", BAD_BOUNDARIES)
+def test_boundaries_that_are_wrong_are_shown(said):
+    call, *arguments = BAD_BOUNDARIES[said]
+    with pytest.raises(ValueError) as raised:
+        call(*arguments)
+    assert str(raised.value).endswith(said)

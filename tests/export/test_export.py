@@ -234,7 +234,8 @@ def test_ndonnx_of_every_function(name):
 @pytest.mark.parametrize("options", [{}, {"rotary_dim": 8}, {"scaling": YARN}, {"reverse": True}], ids=str)
 def test_the_operator_of_onnx(options, layout, num_heads, dtype):
     rope = RotaryEmbedding(head_dim=16, layout=layout, base=10_000.0, **options)
-    model = to_onnx_rotary_embedding(rope, 100_001, num_heads=num_heads, dtype=dtype)
+    model = to_onnx_rotary_embedding(rope, num_positions=100_001, num_heads=num_heads, dtype=dtype)
+    assert [each.version for each in model.opset_import] == [23]
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for batch, seq in [(1, 1), (2, 5), (3, 100)]:

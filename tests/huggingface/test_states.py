@@ -396,6 +396,16 @@ def test_tensors_are_as_without_the_defaults_of_a_program(make, default):
     assert made.dtype == right.dtype and made.device.type == "cpu" and torch.equal(made, right)
 
 
+def test_with_the_usual_defaults_random_numbers_are_drawn_once():
+    def drawn():
+        torch.manual_seed(0)
+        return torch.rand(2), torch.rand(2)
+
+    with float32_on_cpu():
+        found = drawn()
+    assert all(map(torch.equal, found, drawn()))
+
+
 # Any order of all of it.
 
 

@@ -172,6 +172,14 @@ doctor: POSITIONS = np.asarray([0, 1, 100_000, 2**24 - {{1~>0}}])
     Any position that float32 holds tests the kernel.
 doctor: POSITIONS = np.asarray([0, {{1~>2}}, 100_000, 2**24 - 1])
     Any position that float32 holds tests the kernel.
+onnx: if rope.rotary_dim {{!=~>is not}} rope.head_dim:
+    The attribute may say what is the default.
+sequence: offset = checks.positions(name, offset, real={{False~>True}})
+    Real numbers are refused a few lines below.
+apply: yield {"q": (2, {{3~>2}}, 5)}, {}
+    Functions are tried with shapes until one fits; any numbers of heads do.
+same_tables: return torch.zeros(1, 3, 2 {{*~>|}} side, 5 * side), None
+    Patches of an image, of which there are several either way.
 """  # noqa: E501
 
 

@@ -62,7 +62,8 @@ def test_no_cast_touches_frequencies(cast, learned):
     assert len([*module.parameters()]) == len(module.state_dict()) == learned
     if learned:
         assert parameter.dtype == torch.float32
-        assert module.double().inv_freq.dtype == torch.float64
+    module.inner = torch.nn.Linear(2, 2)  # as a class of a user may have
+    assert {each.dtype for each in module.double().parameters()} == {torch.float64}
 
 
 def test_learned_frequencies_cast_by_other_ways_are_refused():
