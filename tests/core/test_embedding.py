@@ -39,20 +39,6 @@ def test_a_negative_axis_is_counted_in_each_array(xp):
             assert_numbers(xp, result, expected(x, np.arange(5), "half"), ATOL)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("pairs, base", [(7, 10_000.0), (3, 500.0)])
-def test_rotates_queries_and_keys_of_other_head_counts(xp, layout, pairs, base):
-    """All channels or a part of them, over whose width frequencies are counted."""
-    rope = embedding(layout, base=base, rotary_dim=2 * pairs)
-    q, k = random(2, 5, 6, 14), random(2, 5, 3, 14, seed=1)
-    rotated = rope(xp.array(q), xp.array(k), seq_dim=1)
-    assert isinstance(rotated, tuple)
-    for x, result in zip((q, k), rotated, strict=True):
-        assert_numbers(xp, result, expected(x, np.arange(5)[None], layout, base, pairs), ATOL)
-        np.testing.assert_array_equal(xp.numpy(result)[..., 2 * pairs :], x[..., 2 * pairs :])
-    assert_numbers(xp, rope(xp.array(q), seq_dim=1), rotated[0])
-
-
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=64)
 MAGNITUDES = {
     "YaRN's": {"scaling": YARN},
