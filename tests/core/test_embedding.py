@@ -10,10 +10,11 @@ import numpy as np
 import oracle
 import pytest
 from compare import assert_numbers, assert_same
+from configs import ROWS, value_of
 from errors import assert_all_raise, raising
 from samples import embedding, random
 
-from rope_xp import LongRopeScaling, ProportionalScaling, RotaryEmbedding, Sections, XPos, YarnScaling
+from rope_xp import RotaryEmbedding, Sections, XPos, YarnScaling
 
 LAYOUTS = ["half", "interleaved"]
 # Rotated float32 numbers of size 5: three operations, each rounded, and tables within 2e-7.
@@ -36,20 +37,6 @@ def test_a_negative_axis_is_counted_in_each_array(xp):
     for pair in ((q, k), (k, q)):
         for x, result in zip(pair, embedding()(*map(xp.array, pair), seq_dim=-3), strict=True):
             assert_numbers(xp, result, expected(x, np.arange(5), "half"), ATOL)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("pairs, base", [(7, 10_000.0), (3, 500.0)])
-def test_rotates_queries_and_keys_of_other_head_counts(xp, layout, pairs, base):
-    """All channels or a part of them, over whose width frequencies are counted."""
-    rope = embedding(layout, base=base, rotary_dim=2 * pairs)
-    q, k = random(2, 5, 6, 14), random(2, 5, 3, 14, seed=1)
-    rotated = rope(xp.array(q), xp.array(k), seq_dim=1)
-    assert isinstance(rotated, tuple)
-    for x, result in zip((q, k), rotated, strict=True):
-        assert_numbers(xp, result, expected(x, np.arange(5)[None], layout, base, pairs), ATOL)
-        np.testing.assert_array_equal(xp.numpy(result)[..., 2 * pairs :], x[..., 2 * pairs :])
-    assert_numbers(xp, rope(xp.array(q), seq_dim=1), rotated[0])
 
 
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=64)
@@ -266,47 +253,11 @@ def test_attributes():
     assert rope.inv_freq == powers(500_000, 64)
 
 
-LONGROPE = LongRopeScaling(
-    short_factor=(1.0, 2.0), long_factor=(1.0, 4.0), original_max_position_embeddings=64, factor=4.0
-)
-DESCRIBED = [
-    (
-        {"base": 5e5, "rotary_dim": 64},
-        "the first 64 of 128 are rotated",
-        "500000.0 ** (-2 j / 64), in radians per token",
-    ),
-    ({"phase": "float32"}, "all 128 are rotated", "float32 (sin and cos of float32(position) * float32(inv_freq)"),
-    (
-        {"base": None, "inv_freq": (1.0, -0.25, 0.0)},
-        "6 of 128",
-        "given, in radians per token",
-        "6.28319 to 25.1327 tokens",
-    ),
-    ({"base": None, "inv_freq": (0.0,), "attention_factor": 1.5}, "none: no pair is rotated", "attention factor  1.5"),
-    ({"base": None, "inv_freq": np.ones((1, 3, 2))}, "heads             3, each with its own frequencies"),
-    ({"first_channel": 64, "reverse": True}, "channels 64 to 127 of 128", "reversed"),
-    (
-        {"first_channel": 64, "scaling": ProportionalScaling(partial_rotary_factor=0.25)},
-        "32, of which 24 pass through unrotated",
-        "proportional, partial_rotary_factor=0.25",
-    ),
-    (
-        {"base": 100.0, "blocks": 2, "sections": Sections((32, 32), order="axial")},
-        "in 2 blocks",
-        "2, axial (32, 32) (one axis after the other",
-        "of base 100.0, in radians per token",
-    ),
-    ({"xpos": XPos(centre=7)}, "decay             XPos(scale_base=512.0, centre=7"),
-    ({"rotary_dim": 4, "scaling": LONGROPE}, "longrope, short_factor=(2 numbers)", "short_factor is used"),
-]
-
-
-@pytest.mark.parametrize("described", DESCRIBED)
-def test_describe_says_what_runs(described):
-    options, *rows = described
-    text = embedding(head_dim=128, **options).describe()
+@pytest.mark.parametrize("row", ROWS["descriptions"], ids=lambda row: row["value"])
+def test_describe_says_what_runs(row):
+    text = value_of(row["value"]).describe()
     unwrapped = re.sub(r"\n +", " ", text)
-    assert all(row in unwrapped for row in rows)
+    assert all(each in unwrapped for each in row["texts"])
     assert all(len(line) <= 80 for line in text.splitlines())
     assert all(line[17] == " " != line[18] for line in text.splitlines())  # values stand in one column
 

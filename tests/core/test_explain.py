@@ -5,118 +5,24 @@ import re
 from fractions import Fraction
 from math import pi
 
-import mpmath as mp
 import numpy as np
 import pytest
-from configs import CONFIGS, GOLDENS
+from configs import CONFIGS, GOLDENS, ROWS
 from errors import assert_all_raise, raising
 from samples import embedding, random
 
 from rope_xp import (
     DynamicNTKScaling,
     LinearScaling,
-    Llama3Scaling,
-    LongRopeScaling,
-    NTKScaling,
-    ProportionalScaling,
     Sections,
     XPos,
     YarnScaling,
     from_config,
 )
 
-DIM, BASE, TRAINED = 64, 10_000.0, 2048
+TRAINED = 2048
 LENGTH = {"original_max_position_embeddings": TRAINED}
-SHORT, LONG = tuple(1.0 + j / 8 for j in range(DIM // 2)), tuple(2.0 + j for j in range(DIM // 2))
-
-
-def plain():
-    """The wavelengths of RoFormer, section 3.2.2, in tokens."""
-    return [2 * mp.pi * mp.mpf(BASE) ** (mp.mpf(2 * j) / DIM) for j in range(DIM // 2)]
-
-
-def of_llama3():
-    """By how much each pair is divided: Llama 3.1, factor 8, between 2048 / 1 and 2048 / 4 tokens."""
-    for wavelength in plain():
-        kept = min(max((TRAINED / wavelength - 1) / 3, 0), 1)
-        yield 1 / ((1 - kept) / 8 + kept)
-
-
-def of_yarn():
-    """YaRN, factor 4: the ramp between the pairs of 32 and of 1 revolutions, rounded to whole pairs."""
-    first, last = (DIM * mp.log(TRAINED / (2 * mp.pi * turns)) / (2 * mp.log(BASE)) for turns in (32, 1))
-    first, last = mp.floor(first), mp.ceil(last)
-    for j in range(DIM // 2):
-        ramp = min(max((j - first) / (last - first), 0), 1)
-        yield 1 / (ramp / 4 + 1 - ramp)
-
-
-def of_ntk(factor):
-    for j in range(DIM // 2):
-        yield mp.mpf(factor) ** (mp.mpf(2 * j) / (DIM - 2))
-
-
-RULES = {
-    "none": (None, [1] * 32),
-    "linear": (LinearScaling(factor=8.0), [8] * 32),
-    "llama3": (Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **LENGTH), of_llama3()),
-    "yarn": (YarnScaling(factor=4.0, **LENGTH), of_yarn()),
-    "ntk": (NTKScaling(factor=5.0), of_ntk(5)),
-    "dynamic": (DynamicNTKScaling(factor=2.0, max_position_embeddings=TRAINED, seq_len=3 * TRAINED), of_ntk(5)),
-    "short": (LongRopeScaling(short_factor=SHORT, long_factor=LONG, factor=4.0, **LENGTH), SHORT),
-    "long": (LongRopeScaling(short_factor=SHORT, long_factor=LONG, factor=4.0, seq_len=9999, **LENGTH), LONG),
-}
-RULES = {name: (rule, [mp.mpf(divisor) for divisor in divisors]) for name, (rule, divisors) in RULES.items()}
-FULL = {"llama3": 8, "yarn": 4}  # rules that blend, and their factors
-
-
-def near(numbers):
-    return pytest.approx([float(number) for number in numbers], rel=1e-12)
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_bands_are_those_of_the_formulas(name):
-    """Every pair is in one band, which says how the rule treats it and whether training showed all its angles."""
-    rule, divisors = RULES[name]
-    report = embedding(head_dim=DIM, base=BASE, scaling=rule).explain(trained_length=TRAINED)
-    assert sorted(pair for band in report.bands for pair in band.pairs) == [*range(32)]
-    wavelengths = plain()
-    for band in report.bands:
-        own = [divisors[pair] for pair in band.pairs]
-        for pair, divisor in zip(band.pairs, own, strict=True):
-            part = abs(divisor - 1) > 1e-9 and name in FULL and abs(divisor - FULL[name]) > 1e-9
-            wanted = "kept" if abs(divisor - 1) < 1e-9 else "blended" if part else "interpolated"
-            assert (band.treatment, band.completes_turn) == (wanted, wavelengths[pair] <= TRAINED)
-        assert band.divisors == near([min(own), max(own)])
-        assert band.unscaled_wavelengths == near([wavelengths[band.pairs[0]], wavelengths[band.pairs[-1]]])
-        scaled = [wavelengths[pair] * divisor for pair, divisor in zip(band.pairs, own, strict=True)]
-        assert band.wavelengths == near([min(scaled), max(scaled)])
-    unseen = {pair: int(mp.ceil(d * TRAINED - 1e-6)) for pair, d in enumerate(divisors) if wavelengths[pair] > TRAINED}
-    assert report.unseen_from == unseen and len(unseen) == 11
-    treatments = [band.treatment for band in report.bands]
-    if name in FULL:
-        assert treatments == ["kept", "blended", "interpolated"] or name == "yarn"
-
-
-def test_angles_that_training_did_not_show():
-    """Every angle of every trained position, and the first later one that lies beyond them all."""
-    rope = embedding(head_dim=8, base=50.0, scaling=LinearScaling(factor=2.5))
-    report = rope.explain(trained_length=10)
-    frequencies = [2.5 * w for w in rope.inv_freq]
-    last_trained = [w * 10 for w in frequencies]  # the angle of the first position that training does not have
-    assert [pair for pair, angle in enumerate(last_trained) if angle < 2 * pi] == [*report.unseen_from]
-    for pair, first in report.unseen_from.items():
-        reaching = [p for p in range(200) if p * rope.inv_freq[pair] >= last_trained[pair] * (1 - 1e-12)]
-        assert reaching[0] == first == 25
-    assert "no pair has such angles" in words(rope.explain(25, trained_length=10))
-    assert f"26 tokens, {len(report.unseen_from)} pairs have such angles" in words(rope.explain(26, trained_length=10))
-
-
-def test_pairs_that_are_not_rotated():
-    rope = embedding(head_dim=16, scaling=ProportionalScaling(partial_rotary_factor=0.5))
-    kept, zeros = rope.explain(trained_length=TRAINED).bands
-    assert (kept.treatment, kept.pairs) == ("kept", (0, 1, 2, 3))
-    assert zeros[:4] == ("not rotated", (4, 5, 6, 7), None, None) and zeros.completes_turn is None
+DYNAMIC = embedding(scaling=DynamicNTKScaling(factor=2.0, max_position_embeddings=TRAINED, seq_len=3 * TRAINED))
 
 
 @pytest.mark.parametrize("context", [1, 700, 131_072, 2**24 + 2**13, 2**40])
@@ -132,14 +38,6 @@ def test_the_error_of_float32(context, inv_freq):
     # The products in float64 are rounded: 2**-53 of the phase.
     assert found.radians == pytest.approx(float(max(errors.values())), abs=context * 2.0**-52)
     assert found.pair == max(errors, key=errors.__getitem__)
-
-
-@pytest.mark.parametrize("context", [1, 2, 256, 257, 258, 511, 131_072, 131_073, 10**6])
-def test_positions_that_bfloat16_has(context):
-    """A bfloat16 is the upper half of a float32. The next one is greater by 1 in its last bit."""
-    upper = np.asarray([context - 1], np.float32).view(np.uint32) & 0xFFFF0000
-    below, above = (float((upper + step).view(np.float32)[0]) for step in np.asarray([0, 2**16], np.uint32))
-    assert embedding().explain(context).bfloat16_step == max(above - below, 1)
 
 
 @pytest.mark.parametrize("rotary_dim", [14, 6])
@@ -222,9 +120,9 @@ WARNINGS = {
         (scaled("linear", factor=2.0),),
     ),
     "These frequencies are for sequences of 6,144 tokens. At 5,000 tokens, others apply": (
-        (embedding(scaling=RULES["dynamic"][0]), 5000),
-        (embedding(scaling=RULES["dynamic"][0]), 6144),
-        (embedding(scaling=RULES["dynamic"][0]),),
+        (DYNAMIC, 5000),
+        (DYNAMIC, 6144),
+        (DYNAMIC,),
     ),
     "tokens, others apply: from_config(..., seq_len=8193)": (
         (scaled("dynamic", factor=2.0), 8193),
@@ -349,7 +247,7 @@ def test_other_embeddings_say_what_can_be_said(name):
             for number in range(3)
         ]
         longest = [2 * pi / min(w for w in row if w) for row in rope.inv_freq]
-        assert [axis.wavelengths[1] for axis in report.axes] == near(longest)
+        assert [axis.wavelengths[1] for axis in report.axes] == pytest.approx(longest, rel=1e-12)
     if name == "decay":  # zeta of the first and of the last of 7 pairs, as in the paper
         assert "512 tokens multiply those of pair 0 by 0.286, and those of pair 6 by 0.898" in words(report)
     if not treatments:
@@ -407,32 +305,11 @@ def is_changed(rope):
     return not all(np.isclose(w, unscaled, rtol=1e-9, atol=0) for w, unscaled in pairs if w)
 
 
-# What a report says about the lengths of a config, and about training with its rule.
-TRAINING = {
-    "llama-3.1-8b": (
-        "trained length 8,192 tokens before scaling extended length 131,072 tokens with scaling (the length that the "
-        "config states)",
-        "The config states 131,072 tokens, with this scaling. If the model was trained with it",
-        "Llama 3.1, which this rule is from, was trained with up to 131,072 tokens",
-    ),
-    "deepseek-v3": ("The config states 163,840 tokens, with this scaling", "DeepSeek-V3 was trained with this rule"),
-    "gpt-oss-20b": ("4,096 tokens before scaling", "131,072 tokens with scaling (the length that the config states)"),
-    "qwen2.5-7b-instruct-yarn": (
-        "131,072 tokens with scaling (the factor times the trained length; the config states 32,768)",
-        "The config states 32,768 tokens, less than the scaling reaches. So the scaling may have been added after",
-    ),
-    "qwen3-8b-yarn": ("The config states 40,960 tokens, less than the scaling reaches",),
-    "phi-3.5-mini-instruct": ("Within a context of 4,096 tokens, no pair has such angles",),
-    "internlm2-7b": ("trained length 32,768 tokens (the length that the config states) Pairs",),
-    "longchat-7b-v1.5-32k": ("stated length 4,096 tokens (the config does not say whether before or with scaling)",),
-    "command-r-v01": ("Training showed",),
-}
-
-
-@pytest.mark.parametrize("name", TRAINING)
-def test_what_a_report_says_about_training(name):
-    text = words(from_config(CONFIGS[name]).explain())
-    assert [each for each in TRAINING[name] if each not in text] == []
+@pytest.mark.parametrize("row", ROWS["reports on training"], ids=lambda row: row["config"])
+def test_what_a_report_says_about_training(row):
+    """About the lengths of a config, and about training with its rule."""
+    text = words(from_config(CONFIGS[row["config"]]).explain())
+    assert [each for each in row["texts"] if each not in text] == []
 
 
 def test_training_with_scaling_that_a_config_does_not_have():

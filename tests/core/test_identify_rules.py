@@ -1,72 +1,32 @@
 """Which rule `identify` finds in functions of random values, and in those of rules that are computed wrongly.
 
-The frequencies are written here from the papers' formulas. They share no code with the package.
+The frequencies are those of tests/support/formulas.py, which share no code with the package.
 """
 
 import itertools
 from collections import Counter
-from math import ceil, floor, log, pi
+from math import log
 
 import ml_dtypes
 import numpy as np
 import pytest
+from formulas import (
+    by_wavelength,
+    dynamic_ntk,
+    geometric,
+    linear,
+    llama3,
+    longrope,
+    mixed_ntk,
+    ntk,
+    proportional,
+    ramp,
+    yarn,
+)
 
 from rope_xp import LinearScaling, Llama3Scaling, NTKScaling, RotaryEmbedding, YarnScaling, identify
 
 HEAD = 128
-
-
-def geometric(base, width):
-    return base ** (-np.arange(0, width, 2) / width)
-
-
-def linear(base, width, factor):
-    return geometric(base, width) / factor
-
-
-def ntk(base, width, factor):
-    return geometric(base * factor ** (width / (width - 2)), width)
-
-
-def mixed_ntk(base, width, factor, exponent=1.0):
-    a = log(factor) / (width / 2) ** exponent
-    return geometric(base, width) * np.exp(-a * np.arange(1, width // 2 + 1) ** exponent)
-
-
-def proportional(base, width, part, factor=1.0):
-    return geometric(base, width) / factor * (np.arange(width // 2) < int(part * width / 2))
-
-
-def ramp(base, width, length, fast=32.0, slow=1.0, truncate=True):
-    """YaRN's: 0 where a frequency is kept, 1 where it is divided."""
-    first, last = (width * log(length / (beta * 2 * pi)) / (2 * log(base)) for beta in (fast, slow))
-    if truncate:
-        first, last = floor(first), ceil(last)
-    first, last = max(first, 0), min(last, width - 1)
-    return np.clip((np.arange(width // 2) - first) / max(last - first, 0.001), 0.0, 1.0)
-
-
-def yarn(base, width, factor, length, reverse=False, twice=False, **options):
-    divided = ramp(base, width, length, **options)
-    divided = 1.0 - divided if reverse else divided
-    return geometric(base, width) * (divided / factor + 1.0 - divided) ** (2 if twice else 1)
-
-
-def llama3(base, width, factor, low, high, length, twice=False):
-    w = geometric(base, width)
-    for _ in range(2 if twice else 1):
-        turns = length * w / (2 * pi)
-        kept = np.clip((turns - low) / (high - low), 0.0, 1.0) if high > low else (turns >= high).astype(float)
-        w = w * ((1.0 - kept) / factor + kept)
-    return w
-
-
-def dynamic_ntk(base, width, factor, length, seq_len):
-    return geometric(base * (factor * seq_len / length - (factor - 1)) ** (width / (width - 2)), width)
-
-
-def longrope(base, width, factors):
-    return geometric(base, width) / factors
 
 
 def rounded(dtype):
@@ -210,7 +170,9 @@ PAPER = 0.1 * log(4.0) + 1.0  # YaRN's attention factor for a factor of 4
     "base, width, factor, length", [(1e6, 128, 4, 32_768), (25_000, 64, 40, 4096), (5e5, 96, 8, 8192)]
 )
 def test_yarn_reversed_or_applied_twice(base, width, factor, length, change, words, how):
-    w = yarn(base, width, factor, length, **{change: True})
+    divided, plain = ramp(base, width, length), geometric(base, width)
+    w = yarn(base, width, factor, length)
+    w = plain * ((1.0 - divided) / factor + divided) if change == "reverse" else w * w / plain
     found, reasons = report(w, factor=0.1 * log(factor) + 1.0, **PRECISIONS[how])
     rule = f"base {base:g} with scaling yarn, factor={factor:.1f}, original_max_position_embeddings={length}, {words}"
     assert f"The frequencies are those of {rule}" in reasons
@@ -220,7 +182,7 @@ def test_yarn_reversed_or_applied_twice(base, width, factor, length, change, wor
 @pytest.mark.parametrize("how", PRECISIONS)
 def test_llama3_applied_twice(how):
     """The second time, its wavelengths are those of the first time's frequencies."""
-    found, reasons = report(llama3(5e5, 128, 8, 1, 4, 8192, twice=True), **PRECISIONS[how])
+    found, reasons = report(by_wavelength(llama3(5e5, 128, 8, 1, 4, 8192), 8, 1, 4, 8192), **PRECISIONS[how])
     assert "base 500000 with scaling llama3, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0" in reasons
     assert "original_max_position_embeddings=8192, applied twice" in reasons and found.rope.base is None
 

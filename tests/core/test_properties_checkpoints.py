@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -164,7 +165,9 @@ def test_a_config_that_contradicts_shapes_is_named_with_both_numbers(model, numb
         if role == "qkv" if len(KINDS[kind][1]) == 2 else role != "qkv":
             continue
         gate = role == "q" and has == 2 * wanted
-        expected = f"has {has} rows. " in text and f"which are {wanted} rows." in text
+        count = {"q": said[0], "k": said[1], "qkv": said[0] + 2 * said[1]}[role]
+        sum_of = f"{count} {'head' if count == 1 else 'heads'} of {said[2]} channels, which are {wanted} rows."
+        expected = re.search(rf"{role}\w*\.weight has {has} rows\. \S+ says {sum_of}", text) is not None
         assert expected == (has != wanted and not gate)
 
 

@@ -3,7 +3,7 @@
 import re
 from math import ceil, inf, log, pi
 
-import engines
+import formulas
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from rope_xp import (
     DynamicNTKScaling,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NTKScaling,
     ProportionalScaling,
     RotaryEmbedding,
@@ -29,7 +30,7 @@ lengths = st.integers(16, 200_000)
 
 
 def unscaled(base, width):
-    return [base ** (-2 * j / width) for j in range(width // 2)]
+    return formulas.geometric(base, width).tolist()
 
 
 @st.composite
@@ -37,7 +38,7 @@ def scaled_values(draw):
     """A value, its trained length, and by how much its rule divides each frequency, by the formula."""
     base, width, factor, trained = draw(st.tuples(bases, widths, factors, lengths))
     freqs = unscaled(base, width)
-    rule = draw(st.sampled_from(["none", "linear", "ntk", "dynamic", "yarn", "llama3"]))
+    rule = draw(st.sampled_from(["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]))
     after, scaling = freqs, None
     if rule == "linear":
         scaling, after = LinearScaling(factor=factor), [w / factor for w in freqs]
@@ -52,12 +53,18 @@ def scaled_values(draw):
         slow = draw(st.floats(0.5, 4.0))
         fast = slow * draw(st.floats(2.0, 32.0))
         scaling = YarnScaling(factor=factor, beta_fast=fast, beta_slow=slow, **{ORIGINAL: trained})
-        after = engines.blend(freqs, factor, trained, base, fast, slow)
+        after = formulas.yarn(base, width, factor, trained, fast, slow).tolist()
     elif rule == "llama3":
         low = draw(st.floats(0.5, 2.0))
         high = low * draw(st.floats(1.5, 8.0))
         scaling = Llama3Scaling(factor=factor, low_freq_factor=low, high_freq_factor=high, **{ORIGINAL: trained})
-        after = engines.llama3(freqs, factor, low, high, trained)
+        after = formulas.llama3(base, width, factor, low, high, trained).tolist()
+    elif rule == "longrope":
+        lists = [tuple(first + step * j for j in range(width // 2)) for first, step in ((1.0, 0.125), (2.0, 1.0))]
+        is_long = draw(st.booleans())
+        names = dict(zip(("short_factor", "long_factor"), lists))
+        scaling = LongRopeScaling(**names, factor=factor, seq_len=trained + is_long, **{ORIGINAL: trained})
+        after = [w / divisor for w, divisor in zip(freqs, lists[is_long])]
     rope = RotaryEmbedding(head_dim=width, layout="half", base=base, scaling=scaling)
     return rope, trained, freqs, after, factor if rule in ("yarn", "llama3") else None
 
@@ -137,8 +144,8 @@ def test_choices_are_those_of_the_formulas(base, width, trained, ratio):
         "linear": [w / factor for w in freqs],
         "ntk": unscaled(base * factor ** (width / (width - 2)), width),
         "dynamic": unscaled(base * grown ** (width / (width - 2)), width),
-        "yarn": engines.blend(freqs, factor, trained, base),
-        "llama3": engines.llama3(freqs, factor, 1.0, 4.0, trained),
+        "yarn": formulas.yarn(base, width, factor, trained).tolist(),
+        "llama3": formulas.llama3(base, width, factor, 1.0, 4.0, trained).tolist(),
     }
     report = RotaryEmbedding(head_dim=width, layout="half", base=base).extend(to, trained_length=trained)
     assert (report.trained, report.to, report.pairs) == (trained, to, width // 2)

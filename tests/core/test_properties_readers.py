@@ -3,6 +3,7 @@
 import json
 
 import engines
+import formulas
 import numpy as np
 import pytest
 from hypothesis import given
@@ -85,7 +86,7 @@ def test_factors_of_published_rules_are_named(factor, high, noise, is_llama, bas
         wanted = Llama3Scaling(
             factor=f32(factor), low_freq_factor=1.0, high_freq_factor=high, original_max_position_embeddings=8192
         )
-        divisors = [w / v for w, v in zip(freqs, engines.llama3(freqs, f32(factor), 1.0, high, 8192))]
+        divisors = [w / v for w, v in zip(freqs, formulas.llama3(base, WIDTH, f32(factor), 1.0, high, 8192))]
     else:
         wanted = ProportionalScaling(partial_rotary_factor=0.25, factor=f32(factor))
         divisors = [f32(factor)] * (WIDTH // 8) + [1e30] * (3 * WIDTH // 8)
@@ -227,7 +228,7 @@ def test_old_names_of_rules_are_read_by_vllm_too(rule, key, nested):
         config, flags=["vllm", "--hf-overrides", overrides], seq_len=5000 if "factor" in str(block) else None
     )
     divisor = 2.0 if rule in ("su", "longrope", "linear") else 1.0
-    wanted = [w / divisor for w in engines.progression(1e4, WIDTH)]
+    wanted = (formulas.geometric(1e4, WIDTH) / divisor).tolist()
     first = rope.inv_freq if rope.axes == 1 else [sum(column) for column in zip(*rope.inv_freq)]
     found = [w / first[0] for w in first]
     assert first[0] == pytest.approx(1 / divisor) and len(first) == len(wanted)

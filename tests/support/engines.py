@@ -1,4 +1,4 @@
-"""What engines compute from keys and arguments, by the formulas of their sources, with the standard library alone.
+"""What engines compute from keys and arguments, by the formulas of their sources.
 
 Each function returns an angle for each pair, the factor of the tables, and the factor of the softmax scale.
 """
@@ -8,13 +8,12 @@ import re
 import struct
 from math import ceil, floor, inf, log, pi, sqrt
 
+import formulas
+from formulas import geometric
+
 
 def f32(number):
     return struct.unpack("f", struct.pack("f", number))[0]
-
-
-def progression(base, width):
-    return [base ** (-2 * j / width) for j in range(width // 2)]
 
 
 def clamped(number):
@@ -27,32 +26,6 @@ def g(factor, mscale=1.0):
 
 def turns_to_pair(turns, width, base, length):
     return width * log(length / (turns * 2 * pi)) / (2 * log(base))
-
-
-def blend(freqs, factor, length, base, fast=32.0, slow=1.0, rounded=True):
-    """YaRN's frequencies: between first and last, from unchanged to divided."""
-    width = 2 * len(freqs)
-    first, last = (turns_to_pair(turns, width, base, length) for turns in (fast, slow))
-    first, last = (floor(first), ceil(last)) if rounded else (first, last)
-    first, last = max(first, 0), min(last, width - 1)
-    last += 0.001 * (first == last)
-    ramp = [clamped((j - first) / (last - first)) for j in range(len(freqs))]
-    return [w / factor * r + w * (1 - r) for w, r in zip(freqs, ramp)]
-
-
-def llama3(freqs, factor, low, high, length):
-    """Meta's `apply_scaling`: by wavelength."""
-    scaled = []
-    for w in freqs:
-        wavelength = 2 * pi / w
-        if wavelength < length / high:
-            scaled.append(w)
-        elif wavelength > length / low:
-            scaled.append(w / factor)
-        else:
-            smooth = (length / wavelength - low) / (high - low)
-            scaled.append((1 - smooth) * w / factor + smooth * w)
-    return scaled
 
 
 # llama.cpp: axes of positions by mode, as in `ggml_mrope_cache_init`.
@@ -101,7 +74,7 @@ def ggml(metadata, positions, length=0):
         low, high = (turns_to_pair(beta, width, base, original) for beta in betas)
         low, high = max(0, floor(low)), min(width - 1, ceil(high))
     angles = []
-    for j, w in enumerate(progression(base, width)):
+    for j, w in enumerate(geometric(base, width)):
         axis = axis_of(j, sections, mode) if mode != "text" and sections else 0
         extrapolated = positions[axis] * w / freq_factors[j]
         mix = (1 - clamped((j - low) / max(0.001, high - low))) * ext_factor
@@ -147,23 +120,22 @@ def overrides_of(arguments):
 
 def scaled(rule, block, base, width, *, alpha=1.0, is_long=False):
     """The frequencies of the rules that engines have in common, by the keys of a block; `alpha` raises the base."""
-    freqs, factor, original = progression(base, width), block.get("factor"), block.get(ORIGINAL)
+    factor, original = block.get("factor"), block.get(ORIGINAL)
     if rule == "linear":
-        return [w / factor for w in freqs]
+        return formulas.linear(base, width, factor)
     if rule == "dynamic":
-        return progression(base * alpha ** (width / (width - 2)), width)
+        return formulas.ntk(base, width, alpha)
     if rule == "llama3":
-        return llama3(freqs, factor, block["low_freq_factor"], block["high_freq_factor"], original)
+        return formulas.llama3(base, width, factor, block["low_freq_factor"], block["high_freq_factor"], original)
     if rule == "yarn":
-        rounded = block.get("truncate", True)
-        return blend(freqs, factor, original, base, block["beta_fast"], block["beta_slow"], rounded=rounded)
+        options = {"fast": block["beta_fast"], "slow": block["beta_slow"], "truncate": block.get("truncate", True)}
+        return formulas.yarn(base, width, factor, original, **options)
     if rule == "longrope":
-        return [w / divisor for w, divisor in zip(freqs, block["long_factor" if is_long else "short_factor"])]
+        return formulas.longrope(base, width, block["long_factor" if is_long else "short_factor"])
     if rule == "proportional":
-        kept = int(block["partial_rotary_factor"] * width // 2)
-        return [w / factor if j < kept else 0.0 for j, w in enumerate(freqs)]
+        return formulas.proportional(base, width, block["partial_rotary_factor"], factor)
     assert rule == "default", rule
-    return freqs
+    return geometric(base, width)
 
 
 def vllm(arguments, width, is_latent, length):
@@ -178,9 +150,7 @@ def vllm(arguments, width, is_latent, length):
     )
     is_long = length > block.get(ORIGINAL, inf)
     if rule == "ntk":
-        a = log(factor) / (width / 2) ** block["mixed_b"]
-        powers = [2.718281828459045 ** (-a * (j + 1) ** block["mixed_b"]) for j in range(width // 2)]
-        return [w * power for w, power in zip(progression(base, width), powers)], 1.0, 1.0
+        return formulas.mixed_ntk(base, width, factor, block["mixed_b"]), 1.0, 1.0
     if rule == "dynamic":
         trained = block.get("max_trained_positions")  # older versions: for factor * max_position_embeddings tokens
         times = factor if trained is None else keys["max_position_embeddings"] / trained
@@ -272,20 +242,17 @@ def megatron(arguments, _width):
         factor = arguments[f"{prefix}rotary_scaling_factor"]
         names = ("original_max_position_embeddings", "beta_fast", "beta_slow")
         original, *betas = (arguments[prefix + name] for name in names)
-        freqs = blend(progression(base, width), factor, original, base, *betas, rounded=rounded)
+        freqs = formulas.yarn(base, width, factor, original, *betas, truncate=rounded)
         all_dims = arguments.get(f"{prefix}mscale_all_dim", 0.0)
         magnitude = g(factor, arguments.get(f"{prefix}mscale", 1.0)) / g(factor, all_dims)
         return freqs, magnitude, g(factor, all_dims) ** 2 if is_latent else 1.0
-    freqs = progression(base, int(width * arguments.get("rotary_percent", 1.0)))
-    if arguments.get("use_rope_scaling"):
-        freqs = llama3(freqs, arguments.get("rope_scaling_factor", 8.0), 1, 4, 8192)
-    divisor = arguments.get("rotary_seq_len_interpolation_factor", 1)
-    return [w / divisor for w in freqs], 1.0, 1.0
+    width = int(width * arguments.get("rotary_percent", 1.0))
+    factor = arguments.get("rope_scaling_factor", 8.0) if arguments.get("use_rope_scaling") else 1.0
+    freqs = formulas.llama3(base, width, factor, 1, 4, 8192)
+    return freqs / arguments.get("rotary_seq_len_interpolation_factor", 1), 1.0, 1.0
 
 
 def meta(keys, width):
     """`precompute_freqs_cis` of Llama 3, and of Llama 4 if it has Llama 4's keys."""
-    freqs = progression(keys["rope_theta"], width)
-    if keys["use_scaled_rope"]:
-        freqs = llama3(freqs, keys.get("rope_scaling_factor", 8), 1, keys.get("rope_high_freq_factor", 4), 8192)
-    return freqs, 1.0, 1.0
+    factor = keys.get("rope_scaling_factor", 8) if keys["use_scaled_rope"] else 1.0
+    return formulas.llama3(keys["rope_theta"], width, factor, 1, keys.get("rope_high_freq_factor", 4), 8192), 1.0, 1.0

@@ -12,32 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import formulas
 import ml_dtypes
 import numpy as np
+from formulas import geometric
 
-
-def geometric(base, width):
-    """One frequency for each pair of channels, in radians per token."""
-    return base ** (-np.arange(0, width, 2) / width)
-
-
-def linear(base, width, factor=4.0):
-    return geometric(base, width) / factor
-
-
-def yarn(base, width, factor=4.0, length=64):
-    """arXiv:2309.00071, equations 17 to 23: pairs that turn often in `length` tokens are kept."""
-    ends = [width * np.log(length / (turns * 2 * np.pi)) / (2 * np.log(base)) for turns in (32, 1)]
-    low, high = max(np.floor(ends[0]), 0), min(np.ceil(ends[1]), width - 1)
-    divided = np.clip((np.arange(width // 2) - low) / (high - low), 0, 1)
-    return geometric(base, width) * (1 - divided + divided / factor)
-
-
-def llama3(base, width, factor=8.0, length=64):
-    """arXiv:2407.21783: long wavelengths are divided, short ones kept, those between blended."""
-    w = geometric(base, width)
-    kept = np.clip((length * w / (2 * np.pi) - 1) / 3, 0, 1)
-    return w * (kept + (1 - kept) / factor)
+linear = partial(formulas.linear, factor=4.0)
+yarn = partial(formulas.yarn, factor=4.0, length=64)
+llama3 = partial(formulas.llama3, factor=8.0, low=1.0, high=4.0, length=64)
 
 
 class Setting(NamedTuple):
