@@ -45,12 +45,9 @@ Rule = Literal["linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]
 class RotaryEmbedding:
     """The rotary position embedding of a model, as a frozen value without state.
 
-    Results depend only on the arguments and the fields. The value can be an attribute of a PyTorch, Flax NNX or Equinox
-    module, a closed-over value, or a static argument of `jax.jit`. It has no parameters and no buffers, so casting or
-    moving a module does not change it. `replace` returns a copy with other arguments.
-
-    Learned frequencies are the exception. Their array belongs to the caller, and a module creates a new value from its
-    parameter in every forward pass.
+    The value can be an attribute of a PyTorch, Flax NNX or Equinox module, a closed-over value, or a static argument of
+    `jax.jit`. Casting or moving a module does not change it. Only learned frequencies are an array: with them, make a
+    new value in every forward pass.
 
     Parameters
     ----------
@@ -95,16 +92,14 @@ class RotaryEmbedding:
 
     Attributes
     ----------
-    head_dim, rotary_dim, first_channel, blocks, pairs, axes : int
-        Widths in channels and in pairs, and the number of position axes.
+    arguments
+        All arguments, as given. If `rotary_dim` or `attention_factor` was None, it is the number that is used.
+    pairs, axes : int
+        The numbers of rotated pairs and of position axes.
     heads : int or None
         The number of heads, if each head has its own frequencies.
-    layout, phase, kernel, base, scaling, sections, xpos, reverse : as given
-        `base` is None if `inv_freq` was given.
     inv_freq : tuple of float, nested tuples of float, or array
-        "pairs" for one position axis, "axes pairs" for several, "axes heads pairs" for heads.
-    attention_factor : float
-        The factor by which sines and cosines are multiplied.
+        In radians per position: "pairs" for one position axis, "axes pairs" for several, "axes heads pairs" for heads.
 
     Raises
     ------
@@ -193,12 +188,9 @@ class RotaryEmbedding:
     def replace(self, **changes: Any) -> "RotaryEmbedding":
         """A copy with some arguments changed. Values that depend on them are computed again.
 
-        Frequencies depend on `base`, `rotary_dim`, `scaling`, `sections` and `reverse`. The attention factor depends on
-        `scaling`. `rotary_dim` depends on `head_dim` and `first_channel` if all channels from `first_channel` on were
-        rotated. Values that the caller gave explicitly are kept, such as an attention factor without a scaling. The
-        copy remembers the model type that `from_config` read, which decides what `to_config` can write.
-        (`dataclasses.replace` treats computed values as given ones. Pass it ``inv_freq=None`` when you change the
-        frequencies, and ``attention_factor=None`` when you remove a scaling.)
+        Values that the caller gave are kept. The copy remembers the model type that `from_config` read, which decides
+        what `to_config` can write. (`dataclasses.replace` keeps computed values too: pass it ``inv_freq=None`` when you
+        change the frequencies, and ``attention_factor=None`` when you remove a scaling.)
 
         Parameters
         ----------
@@ -863,18 +855,12 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=1_000_000.0, scaling=yarn)
         >>> print(*rope.to_config("llama.cpp", architecture="qwen2"))
         --rope-freq-base 1000000 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768
-        >>> rope.to_config("gguf", architecture="qwen2")["qwen2.rope.scaling.type"]
-        'yarn'
         >>> import shlex
         >>> rope = RotaryEmbedding(head_dim=128, layout="interleaved", base=500_000.0)
         >>> print(shlex.join(rope.to_config("vllm")))
         --hf-overrides '{"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}'
-        >>> rope.to_config("mlx")
-        {'rope_theta': 500000.0, 'rope_traditional': True, 'head_dim': 128}
         >>> rope.to_config("meta")
         {'rope_theta': 500000.0, 'use_scaled_rope': False}
-        >>> sorted(rope.to_config("megatron"))
-        ['kv_channels', 'position_embedding_type', 'rotary_base', 'rotary_interleaved']
         """
         options = Options(architecture, engine_version)
         return config_for(self, target, options)

@@ -19,6 +19,9 @@ import reference_tables
 import rule_tables
 from pictures import publish
 
+from rope_xp import plot
+from rope_xp.extension import METHODS
+
 ROOT = Path(__file__).parents[2]
 TABLE_GOALS = ("tables", "tables without numba")
 FIGURES = "explanation/figures"
@@ -32,9 +35,14 @@ GOLDENS = json.loads((ROOT / "tests/goldens/goldens.json").read_text())
 
 def figure(name: str) -> str:
     """A figure for light and for dark pages, as two images of which a page shows one."""
-    publish(f"{FIGURES}/{name}", lambda figure: explanation_figures.draw(figure, name, CONFIGS))
-    alt = explanation_figures.description(name)
-    return "\n".join(f"![{alt}]({{figures}}/{name}-{theme}.svg#only-{theme})" for theme in ("light", "dark"))
+    draw, alt = explanation_figures.FIGURES[name]
+    publish(f"{FIGURES}/{name}", lambda figure: draw(figure, CONFIGS))
+    return _both(f"![{alt}]({{{{figures}}}}/{name}-{{theme}}.svg#only-{{theme}})")
+
+
+def _both(image: str) -> str:
+    """An image for light pages and one for dark pages."""
+    return "\n".join(image.format(theme=theme) for theme in plot.STYLES)
 
 
 def mutants() -> str:
@@ -68,11 +76,32 @@ def results(name: str, number: str) -> str:
     return re.findall(r"(?:^\|.*\n)+", path.read_text(), re.MULTILINE)[int(number)]
 
 
+def methods() -> str:
+    """What papers say about each rule of `extend`."""
+    lines = ["| rule | what it does, and trade-offs | fine-tuning | sources |", "|---|---|---|---|"]
+    for name, each in METHODS.items():
+        text = f"{each.does[0].upper()}{each.does[1:]}. {each.trade_offs}"
+        lines.append(f"| `{name}` | {text} | {each.fine_tuning} | {'; '.join(each.sources)} |")
+    return "\n".join(lines)
+
+
+def all_pictures() -> str:
+    """What `rope_xp.plot` draws: the pictures that plot_figures.py publishes."""
+    rows = []
+    for kind, draw in plot.PICTURES.items():
+        alt = reference_tables.first_sentence(draw).removeprefix("Draw ").capitalize()
+        rows.append(f"`--kind {kind}`: {alt}")
+        rows.append(_both(f"![{alt}](figures/{kind}-{{theme}}.svg#only-{{theme}})"))
+    return "\n\n".join(rows)
+
+
 BUILDERS = {
     "figure": figure,
-    "rule-keys": rule_tables.keys,
-    "rule-users": lambda name: rule_tables.users(name, CONFIGS, GOLDENS),
-    "rule-sources": rule_tables.sources,
+    "rule-names": rule_tables.names,
+    "rule-reference": rule_tables.reference,
+    "rule-users": lambda: rule_tables.users(CONFIGS, GOLDENS),
+    "methods": methods,
+    "pictures": all_pictures,
     "layout-users": family_tables.by_layout,
     "layouts": layouts_drawing.drawing,
     "families": family_tables.families,

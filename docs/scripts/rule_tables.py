@@ -1,97 +1,67 @@
-"""Tables of the pages on scaling rules, from the docstrings of rules and from the real configs of the tests."""
+"""Tables of scaling rules, from the classes of rules, their docstrings, and the real configs of the tests."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
-from inspect import getdoc
-from itertools import groupby
 from typing import Any
 
-import griffe
+from reference_tables import first_sentence
 
-from rope_xp import XPos, frequencies, from_config
-from rope_xp.configs.block import ALIASES, RULES
+from rope_xp import NTKScaling, from_config
+from rope_xp.configs.block import ALIASES, RULE_NAMES
 from rope_xp.configs.families.family import Family
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.frequencies import Scaling
 
-PAGES: dict[str, type] = {
-    "default": Scaling,
-    "linear": frequencies.LinearScaling,
-    "ntk": frequencies.NTKScaling,
-    "mixed-ntk": frequencies.MixedNTKScaling,
-    "dynamic-ntk": frequencies.DynamicNTKScaling,
-    "yarn": frequencies.YarnScaling,
-    "longrope": frequencies.LongRopeScaling,
-    "llama3": frequencies.Llama3Scaling,
-    "proportional": frequencies.ProportionalScaling,
-    "xpos": XPos,
-}
+CLASSES: list[type[Scaling]] = Scaling.__subclasses__()
 
 
-def keys(page: str) -> str:
-    """What each key of a rule means: the parameters of its class, which have the names of the keys."""
-    rule = PAGES[page]
-    defaults = {each.name: each.default for each in fields(rule)}
-    lines = ["| key | meaning | default |", "|---|---|---|"]
-    for section in _docstring(rule):
-        if section.kind is griffe.DocstringSectionKind.parameters:
-            for meaning, parameters in groupby(section.value, lambda each: each.description):
-                names = [each.name for each in parameters]
-                shown = ", ".join(dict.fromkeys(_shown(defaults[name]) for name in names))
-                lines.append(f"| `{'`, `'.join(names)}` | {_one_line(meaning)} | {shown} |")
+def names() -> str:
+    """Each rule, by its names in configs."""
+    found = defaultdict(list, {NTKScaling: ["`dynamic` with `alpha`"]})
+    for name, rule in [*RULE_NAMES.items(), *((name, RULE_NAMES[target]) for name, target in ALIASES.items())]:
+        found[rule].append(f"`{name}`")
+    lines = ["| `rope_type` | rule | what it does |", "|---|---|---|"]
+    for rule in (Scaling, *CLASSES):
+        name = "none" if rule is Scaling else f"[`{rule.__name__}`][rope_xp.frequencies.{rule.__name__}]"
+        does = "nothing" if rule is Scaling else first_sentence(rule)
+        lines.append(f"| {', '.join(found[rule])} | {name} | {does} |")
     return "\n".join(lines)
 
 
-def sources(page: str) -> str:
-    """The references of a rule's docstring."""
-    text = getdoc(PAGES[page]).split("References\n----------\n")[1].split("\n\n")[0]
-    return " ".join(text.split())
+def reference() -> str:
+    """An entry of the reference for each rule."""
+    return "\n\n".join(f"::: rope_xp.frequencies.{rule.__name__}" for rule in CLASSES)
 
 
-def users(page: str, configs: Mapping[str, Any], goldens: list[dict[str, Any]]) -> str:
-    """The real configs of the tests that have a rule, and the families that have it by default."""
-    rule, found = PAGES[page], {}
+def users(configs: Mapping[str, Any], goldens: list[dict[str, Any]]) -> str:
+    """The real configs of the tests that have a rule, folded, and the families that have one by default."""
+    rows = defaultdict(dict)
     for golden in goldens:
         choice = {key: value for key, value in golden["kwargs"].items() if key != "seq_len"}
         if golden["rotated"] and choice.get("part") != "vision":
-            rope = from_config(configs[golden["config"]], **choice)
-            if type(rope.scaling or Scaling()) is rule:
-                found[golden["config"]] = rope
+            rule = from_config(configs[golden["config"]], **choice).scaling
+            if rule is not None:
+                shown = rule.describe().partition(":")[0].replace("original_max_position_embeddings", "original")
+                model_type = configs[golden["config"]]["model_type"]
+                rows[type(rule)][golden["config"]] = f"| {golden['config']} | `{model_type}` | {shown} |"
     lines = ["| checkpoint | `model_type` | rule |", "|---|---|---|"]
-    for name, rope in found.items():
-        shown = (rope.scaling or Scaling()).describe().partition(", ")[2].partition(":")[0]
-        shown = shown.replace("original_max_position_embeddings", "original")
-        lines.append(f"| {name} | `{configs[name]['model_type']}` | {shown} |")
-    families = ", ".join(f"`{name}`" for name in _families_with(rule))
-    return "\n".join(lines) + (f"\n\nFamilies with this rule by default: {families}." if families else "")
+    lines += [row for rule in CLASSES for row in rows[rule].values()]
+    lines += ["", "Families with a rule by default:", ""]
+    for rule in CLASSES:
+        if families := ", ".join(f"`{name}`" for name in _families_with(rule)):
+            lines.append(f"- {rule.__name__}: {families}")
+    return '??? info "Checkpoints with each rule"\n\n' + "\n".join(f"    {line}".rstrip() for line in lines)
 
 
 def _families_with(rule: type) -> Iterator[str]:
     """The families whose default rotary block has a rule."""
     for name, family in FAMILIES.items():
-        if rule is not Scaling and any(_rule_of(row) is rule for row in (family, *_rows_by_type(family))):
+        rows = (family, *(family.of_type(label) for label in family.layers.by_type))
+        if any(_rule_of(row) is rule for row in rows):
             yield name
-
-
-def _rows_by_type(family: Family) -> list[Family]:
-    return [family.of_type(name) for name in family.layers.by_type]
 
 
 def _rule_of(family: Family) -> type:
     block = family.defaults.get("rope_parameters") or {}
     name = block.get("rope_type", "default")
-    return RULES[ALIASES.get(name, name)]
-
-
-def _docstring(rule: type) -> list[Any]:
-    return griffe.Docstring(getdoc(rule), lineno=1).parse("numpy", warnings=False)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _shown(default: Any) -> str:
-    if default is MISSING:
-        return "required"
-    return "-" if default is None else f"`{str(default).lower() if isinstance(default, bool) else default}`"
+    return RULE_NAMES[ALIASES.get(name, name)]
