@@ -144,6 +144,12 @@ extension: if not trained {{or~>and}} longest is None:
     Both are None, or neither is.
 mlx: if isinstance(rule, ProportionalScaling) and rope.rotary_dim {{!=~><}} rope.head_dim:
     No more channels are rotated than there are.
+progressions: context.prec = {{40~>39}}
+    Results are rounded to 17 digits.
+by_length: length = max(self.seq_len or {{0~>1}}, self.max_position_embeddings)
+    The other number is at least 1.
+by_length: if len(getattr(self, name)) {{!=~>is not}} len(unscaled):
+    CPython has one object for each small number, and a head has fewer than 257 pairs.
 """  # noqa: E501
 
 
