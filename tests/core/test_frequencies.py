@@ -69,6 +69,12 @@ def test_the_scale_of_the_softmax_is_kept_apart():
     assert LinearScaling(factor=2.0).resolved_attention_factor == 1.0
 
 
+def test_a_frequency_on_both_limits_of_llama3_is_divided():
+    edge = 8192 / (2 * np.pi)  # revolutions of the first pair
+    rule = Llama3Scaling(factor=8.0, low_freq_factor=edge, high_freq_factor=edge, original_max_position_embeddings=8192)
+    np.testing.assert_allclose(rule.frequencies(1e4, 4), [0.125, 0.00125], rtol=1e-15)
+
+
 def test_spaced_progressions():
     assert frequencies.evenly_spaced(0.1, 0.7, 7)[::6] == (0.1, 0.7)
     np.testing.assert_allclose(frequencies.evenly_spaced(3.0, 5.0, 4), np.linspace(3.0, 5.0, 4), rtol=1e-15)

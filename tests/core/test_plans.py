@@ -181,6 +181,9 @@ def test_calls_with_other_numbers_share_a_plan(planned):
         sincos = planned.tables(seed + np.outer(np.arange(3), rope.inv_freq))
         assert_same(rope(x, sincos=sincos, seq_dim=1), embedding(kernel="reference").rotate(x, sincos, seq_dim=1))
     assert len(rope._plans) == 1
+    for seed in range(3):
+        rope.sincos(planned.array(seed + np.arange(3), "int32"))
+    assert len(rope._plans) == 2
 
 
 def test_plans_are_few_and_are_not_copied(planned, monkeypatch):

@@ -147,6 +147,7 @@ def bad_calls(xp):
         (call(first_channel=14), r"pairs of channels from channel 14 on; got"),
         (call(first_channel=-6), r"first_channel must not be negative; got -6"),
         (call(axis=2), r"axis must name an axis of w; got axis=2 .*\(28, 16\)"),
+        (call(axis=3), r"axis must name an axis of w; got axis=3 .*\(28, 16\)"),
         (call(axis=-3), r"axis must name an axis of w; got axis=-3"),
         (call(w[0, 0]), r"axis must name an axis of w; got axis=0 for w of shape \(\)"),
     ]

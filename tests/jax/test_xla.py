@@ -173,13 +173,15 @@ def test_the_gradient_keeps_nothing_but_the_tables(layout, pairs):
         assert sum(array.size for array in jax.tree.leaves(jax.vjp(call, x)[1])) == 2 * 16 * pairs
 
 
-WHERE = jnp.arange(256, dtype=jnp.int32)
+WHERE = np.arange(
+    256, dtype=np.int32
+)  # arrays of JAX would start it when tests are collected, and no fork could use it
 # name: (positions, options; without a base, frequencies are learned)
 ROPES = {
     "consecutive": (WHERE, {"base": 10_000.0}),
-    "batch": (jnp.stack([WHERE, WHERE + 7]), {"base": 10_000.0}),
+    "batch": (np.stack([WHERE, WHERE + 7]), {"base": 10_000.0}),
     "real": (WHERE + 0.5, {"base": 10_000.0}),
-    "axes": (jnp.stack([WHERE, WHERE]), {"base": 10_000.0, "sections": Sections((32, 32), order="axial")}),
+    "axes": (np.stack([WHERE, WHERE]), {"base": 10_000.0, "sections": Sections((32, 32), order="axial")}),
     "float32": (WHERE, {"base": 10_000.0, "phase": "float32"}),
     "learned": (WHERE, {}),
 }
@@ -191,7 +193,7 @@ ROPES = {
 )
 def test_no_head_computes_a_table_anew(kind, layout, dtype):
     inv_freq = jnp.asarray(10_000.0 ** (-np.arange(64) / 64), dtype=jnp.float32)
-    where, options = ROPES[kind]
+    where, options = jnp.asarray(ROPES[kind][0]), ROPES[kind][1]
 
     def rope(inv_freq):
         return RotaryEmbedding(head_dim=128, layout=layout, **options or {"inv_freq": inv_freq})

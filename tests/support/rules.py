@@ -72,6 +72,10 @@ RULES = [
     (YARN_8K(), yarn(4, 8192)),
     (YARN_8K(truncate=False), yarn(4, 8192, truncate=False)),
     (YARN_8K(original_max_position_embeddings=8_000_000), yarn(4, 8_000_000)),  # a ramp beyond the pairs
+    (
+        YARN_8K(original_max_position_embeddings=8_000_000, beta_slow=1e-7),
+        yarn(4, 8_000_000, slow=1e-7),
+    ),  # at the limit
     (YARN_8K(factor=40.0, original_max_position_embeddings=64, beta_fast=4, beta_slow=2), yarn(40, 64, 4, 2)),
     (YARN_8K(original_max_position_embeddings=64), yarn(4, 64)),  # a ramp that begins before the pairs
     (YARN_8K(beta_fast=2, beta_slow=2, truncate=False), yarn(4, 8192, 2, 2, truncate=False)),  # a step

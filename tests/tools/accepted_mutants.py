@@ -180,6 +180,12 @@ apply: yield {"q": (2, {{3~>2}}, 5)}, {}
     Functions are tried with shapes until one fits; any numbers of heads do.
 same_tables: return torch.zeros(1, 3, 2 {{*~>|}} side, 5 * side), None
     Patches of an image, of which there are several either way.
+progressions: context.prec = {{40~>39}}
+    Results are rounded to 17 digits.
+by_length: length = max(self.seq_len or {{0~>1}}, self.max_position_embeddings)
+    The other number is at least 1.
+by_length: if len(getattr(self, name)) {{!=~>is not}} len(unscaled):
+    CPython has one object for each small number, and a head has fewer than 257 pairs.
 """  # noqa: E501
 
 

@@ -43,6 +43,7 @@ PACKAGES = {
 FOLDERS = ("core", "numpy", "cli")
 MORE_FOLDERS = {
     "arrays": ("torch", "jax"),
+    "embedding": ("torch", "jax"),
     "kernels": ("torch", "jax", "triton"),
     "huggingface": ("huggingface",),
     "frameworks": ("torch", "jax", "export"),

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter, defaultdict
 from functools import partial
 from pathlib import Path
@@ -164,7 +165,10 @@ def in_fork(function, *, seconds, log):
 
     So many seconds of the processor, ten times as many by the clock: a busy machine ends nothing.
     """
-    start, process = time.monotonic(), os.fork()
+    start = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX warns of threads, and pytest would raise that in the next test
+        process = os.fork()
     if not process:
         code = 3
         try:
