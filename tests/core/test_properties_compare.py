@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rope_xp import LinearScaling, NTKScaling, RotaryEmbedding, Sections, XPos, YarnScaling, compare
+from rope_xp import LinearScaling, NTKScaling, RotaryEmbedding, Sections, XPos, YarnScaling, compare, identify
 
 WIDTH, CONTEXT = 8, 300
 bases = st.floats(20.0, 1e5)
@@ -297,3 +297,28 @@ def test_two_functions(base):
     moved = compare(of(one, 1), of(one), **options)
     assert (moved.causes, moved.first_position) == (("offset",), 0)
     assert (moved.differences[0].a, moved.differences[0].b) == ("positions + 1", "positions as given")
+
+
+@pytest.mark.parametrize("counting", [False, True])
+@pytest.mark.parametrize("at", [31, 32, 2**15, 2**16])
+def test_the_first_position_of_what_nothing_explains_is_one_of_some(at, counting):
+    """All below 32, and powers of two up to 65,536; a function that counts its rows has fewer."""
+
+    def fn(x, positions):
+        positions = np.arange(len(x)) if counting else np.asarray(positions)
+        y = np.einsum("...c,...cd->...d", x, matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), positions))
+        return y * (1.0 + 0.005 * (positions >= 4) + 0.1 * (positions == at))[:, None]
+
+    options = {"head_dim": WIDTH, "shape": "seq dim", "positions_ignored": counting}
+    report = compare(fn, A_ROPE, context=2**17, **options)
+    assert (report.same, report.comparable) == (False, True)
+    assert report.first_position == (at if at < 2**12 or not counting else None)
+    assert compare(fn, A_ROPE, context=at, **options).first_position is None
+
+
+def test_only_what_is_compared_may_be_given_without_its_name():
+    for wrong in (lambda: compare(A_ROPE, A_ROPE, WIDTH), lambda: identify(lambda x, p: x, WIDTH, "seq dim")):
+        with pytest.raises(TypeError, match="positional"):
+            wrong()
+    assert compare(a=A_ROPE, b=A_ROPE).same
+    assert identify(fn=lambda x, p: x, head_dim=WIDTH).rope is None
