@@ -202,12 +202,30 @@ def test_random_rules(first):
     assert counts[False, "numbers"] <= 2 and not counts[True, "rule"], counts
 
 
-def report(w, **options):
-    found = identify(function(w, **options), HEAD)
-    return found, " ".join(found.reasons)
+def unusual_rules():
+    """Few pairs are blended, some one alone, and no length is a power of two."""
+    for length, width, base in itertools.product((300, 12_288), (8, 16, 32), (1e4, 5e5)):
+        where = (base, width, length)
+        yield f"llama3 {where}", llama3(base, width, 8, 1, 4, length), 1.0
+        yield f"step {where}", llama3(base, width, 8, 1, 1, length), 1.0
+        yield f"yarn {where}", yarn(base, width, 4.0, length), PAPER
+        yield f"without rounding {where}", yarn(base, width, 4.0, length, truncate=False), PAPER
+        yield f"other betas {where}", yarn(base, width, 4.0, length, fast=16, slow=2), 1.25
 
 
 PAPER = 0.1 * log(4.0) + 1.0  # YaRN's attention factor for a factor of 4
+
+
+@pytest.mark.parametrize("name, w, factor", [*unusual_rules()])
+def test_unusual_rules(name, w, factor):
+    found = identify(function(w, factor=factor), 2 * len(w))
+    assert outcome(found, w, factor) in ("rule", "numbers")
+    assert text_of(found) == recorded()["unusual rules"][name]
+
+
+def report(w, **options):
+    found = identify(function(w, **options), HEAD)
+    return found, " ".join(found.reasons)
 
 
 @pytest.mark.parametrize("how", PRECISIONS)

@@ -144,6 +144,14 @@ extension: if not trained {{or~>and}} longest is None:
     Both are None, or neither is.
 mlx: if isinstance(rule, ProportionalScaling) and rope.rotary_dim {{!=~><}} rope.head_dim:
     No more channels are rotated than there are.
+measures: position = _entry(angle, edge, step, {{0~> -1}})
+    Position 0 is no difference, or it was found before; the next step of the loop begins there.
+pairs: return Start(None, f"all pairs are turned by a constant angle of {start[{{0~> 1}}]:.6g}")
+    All angles are equal, but for rounding.
+precision: tokens = np.array([0, *range(-SMALL, 0), *range(1, SMALL + {{1~>0}})])
+    How many tokens away a shift may be is a choice without a meaning of its own.
+search: first = int(positions[(np.abs(wrapped(near.angle - angle[0])).max(axis=1) > {{64~>63}} * roundoff).argmax()])
+    A tolerance: angles of one group are equal, and others differ by far more.
 """  # noqa: E501
 
 
