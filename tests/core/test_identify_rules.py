@@ -23,6 +23,7 @@ from formulas import (
     ramp,
     yarn,
 )
+from recorded import recorded, text_of
 
 from rope_xp import LinearScaling, Llama3Scaling, NTKScaling, RotaryEmbedding, YarnScaling, identify
 
@@ -55,7 +56,8 @@ def function(w, layout="half", factor=1.0, frequencies=np.asarray, phases=np.asa
     )
 
     def fn(x, positions):
-        assert rows is None or positions.max() < rows
+        if rows is not None and positions.max() >= rows:
+            raise IndexError("index is out of bounds")
         angles = phases(np.asarray(positions, dtype=float)[..., None] * w)
         cos, sin = tables(factor * np.cos(angles)), tables(factor * np.sin(angles))
         y = np.array(x)
@@ -142,26 +144,48 @@ def case(seed):
     return kind, how, w, factor, rows, fn
 
 
-@pytest.mark.parametrize("first", range(0, 120, 20))
+SEEDS = range(120)
+
+
+@pytest.mark.parametrize("first", SEEDS[::20])
 def test_random_rules(first):
     """No report is wrong. LongRoPE is numbers, and so are a few rules whose numbers the frequencies do not give."""
-    counts = Counter()
+    counts, reports = Counter(), recorded()["rules"]
     for seed in range(first, first + 20):
         kind, how, w, factor, _, fn = case(seed)
         found = identify(fn, HEAD)
         counts[kind == "longrope", result := outcome(found, w, factor)] += 1
         assert result in ("rule", "numbers"), (seed, kind, how, str(found))
+        assert seed % 2 or text_of(found) == reports[str(seed)]
         if "tables" in how:
             assert found.precision == " ".join(how.split()[:2]), (seed, how, str(found))
     assert counts[False, "numbers"] <= 2 and not counts[True, "rule"], counts
 
 
-def report(w, **options):
-    found = identify(function(w, **options), HEAD)
-    return found, " ".join(found.reasons)
+def unusual_rules():
+    """Few pairs are blended, some one alone, and no length is a power of two."""
+    for length, width, base in itertools.product((300, 12_288), (8, 16, 32), (1e4, 5e5)):
+        where = (base, width, length)
+        yield f"llama3 {where}", llama3(base, width, 8, 1, 4, length), 1.0
+        yield f"step {where}", llama3(base, width, 8, 1, 1, length), 1.0
+        yield f"yarn {where}", yarn(base, width, 4.0, length), PAPER
+        yield f"without rounding {where}", yarn(base, width, 4.0, length, truncate=False), PAPER
+        yield f"other betas {where}", yarn(base, width, 4.0, length, fast=16, slow=2), 1.25
 
 
 PAPER = 0.1 * log(4.0) + 1.0  # YaRN's attention factor for a factor of 4
+
+
+@pytest.mark.parametrize("name, w, factor", [*unusual_rules()])
+def test_unusual_rules(name, w, factor):
+    found = identify(function(w, factor=factor), 2 * len(w))
+    assert outcome(found, w, factor) in ("rule", "numbers")
+    assert text_of(found) == recorded()["unusual rules"][name]
+
+
+def report(w, **options):
+    found = identify(function(w, **options), HEAD)
+    return found, " ".join(found.reasons)
 
 
 @pytest.mark.parametrize("how", PRECISIONS)

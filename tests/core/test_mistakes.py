@@ -61,3 +61,12 @@ def test_there_are_enough_kinds_and_the_oracle_finds_each():
     for kind in KINDS:
         cases = (draw(np.random.default_rng(seed), (kind,)) for seed in range(40))
         assert any(largest_change(case) > 1e-4 for case in cases), kind.name
+
+
+def test_phases_beyond_the_largest_float16_number_are_of_that_precision():
+    """They have no result, which is no reason of its own, beside others."""
+    rounded, of_row_0 = ((OF_NAME[name], 0) for name in ("float16 phases", "row 0's for all rows"))
+    for planted, causes in (((rounded,), ("phase precision",)), ((rounded, of_row_0), ("calls",))):
+        case = Case(planted=planted, shape="batch seq dim", position_axes=(2,), context=70_000)
+        report = compare(case.program(), value_of("plain"), context=case.context, shape=case.shape)
+        assert report.causes == causes and "fails from position 65,520 on" in report.summary

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rope_xp import LinearScaling, NTKScaling, RotaryEmbedding, Sections, XPos, YarnScaling, compare
+from rope_xp import LinearScaling, NTKScaling, RotaryEmbedding, Sections, XPos, YarnScaling, compare, identify
 
 WIDTH, CONTEXT = 8, 300
 bases = st.floats(20.0, 1e5)
@@ -294,6 +294,47 @@ def test_two_functions(base):
     report = compare(of(one), of(other), **options)
     assert (report.same, report.causes, report.first_position) == (False, ("base",), 1)
     assert [report.differences[0].a, report.differences[0].b] == [f"{base:g}", f"{1.5 * base:g}"]
-    moved = compare(of(one, 1), of(one), **options)
-    assert (moved.causes, moved.first_position) == (("offset",), 0)
-    assert (moved.differences[0].a, moved.differences[0].b) == ("positions + 1", "positions as given")
+    for offset, words in ((1, "positions + 1"), (0.5, "positions + 0.5"), (-0.5, "positions - 0.5")):
+        moved = compare(of(one, offset), of(one), **options)
+        assert (moved.causes, moved.first_position) == (("offset",), 0)
+        assert (moved.differences[0].a, moved.differences[0].b) == (words, "positions as given")
+
+
+@pytest.mark.parametrize("counting", [False, True])
+@pytest.mark.parametrize("at", [31, 32, 2**15, 2**16])
+def test_the_first_position_of_what_nothing_explains_is_one_of_some(at, counting):
+    """All below 32, and powers of two up to 65,536; a function that counts its rows has fewer."""
+
+    def fn(x, positions):
+        positions = np.arange(len(x)) if counting else np.asarray(positions)
+        y = np.einsum("...c,...cd->...d", x, matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), positions))
+        return y * (1.0 + 0.005 * (positions >= 4) + 0.1 * (positions == at))[:, None]
+
+    options = {"head_dim": WIDTH, "shape": "seq dim", "positions_ignored": counting}
+    report = compare(fn, A_ROPE, context=2**17, **options)
+    assert (report.same, report.comparable) == (False, True)
+    assert report.first_position == (at if at < 2**12 or not counting else None)
+    assert compare(fn, A_ROPE, context=at, **options).first_position is None
+
+
+def test_only_what_is_compared_may_be_given_without_its_name():
+    for wrong in (lambda: compare(A_ROPE, A_ROPE, WIDTH), lambda: identify(lambda x, p: x, WIDTH, "seq dim")):
+        with pytest.raises(TypeError, match="positional"):
+            wrong()
+    assert compare(a=A_ROPE, b=A_ROPE).same
+    assert identify(fn=lambda x, p: x, head_dim=WIDTH).rope is None
+
+
+@pytest.mark.parametrize("wrong_at", [None, 1])
+@pytest.mark.parametrize("fails_at", [7, 3000])
+def test_a_function_without_a_result_at_one_position(fails_at, wrong_at):
+    def fn(x, positions):
+        if (positions == fails_at).any():
+            raise ValueError("this position is missing")
+        y = np.einsum("...c,...cd->...d", x, matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), positions))
+        return y * (1.0 + (positions == wrong_at))[:, None]
+
+    report = compare(fn, A_ROPE, context=5000, shape="seq dim", head_dim=WIDTH)
+    assert (report.same, report.comparable) == (False, True)
+    assert report.causes == ("calls",) if wrong_at is None else {*report.causes} <= {"calls", "unknown"}
+    assert "fails: it raises ValueError: this position is missing" in " ".join(report.problems)

@@ -102,13 +102,13 @@ grids: if len(values) {{!=~>is not}} len(sizes):
     CPython has one object for each small number, and arrays have fewer axes than 257.
 prompts: first = np.flatnonzero(np.diff(types, prepend={{-~>~}}1))
     The number only has to differ from every type, and types are not negative.
-first_position: angle, edge = remainder(start, tau), acos(min(least, {{1~>2}}.0))
+measures: angle, edge = remainder(start, tau), acos(min(least, {{1~>2}}.0))
     A cosine is at most 1, so that a greater number was found at position 0 already.
-first_position: if a.growth is None {{or~>and}} b.growth is None:
+measures: if a.growth is None {{or~>and}} b.growth is None:
     Arrays are compared next, and None is equal to no array.
-first_position: CHUNK, LAST_TRIED = {{8192~>8191}}, 2**20
+measures: CHUNK, LAST_TRIED = {{8192~>8191}}, 2**20
     It decides how many positions are tried at once.
-first_position: roundoff = max(2.0 ** -SIGNIFICANT_BITS.get(each.phase, {{64~>65}}) for each in (a, b))
+measures: roundoff = max(2.0 ** -SIGNIFICANT_BITS.get(each.phase, {{64~>65}}) for each in (a, b))
     Exact phases have neither error; 64 bits stand for them.
 extension: new_angles = sum({{0.0~> -1.0}} < trained * w < min(2 * pi, to * v * (1.0 - 1e-9)) for w, v in zip(frequencies, scaled))
     A pair that is not rotated has the same angle, 0, before and after.
@@ -130,15 +130,15 @@ comparison: if one.precision {{==~>is}} other.precision:
     CPython has one object for each of the names.
 layers: if not found or (self.layer is None and any(each != found[{{0~> -1}}] for each in found)):
     If one of them differs from the first, one differs from the last.
-attention: return max(min(TOKENS, MAX_NUMBERS // max(head_dim, {{1~>0}})), 1)
+measures: tokens = max(min(TOKENS, MAX_NUMBERS // max(head_dim, {{1~>0}})), 1)
     A head has two channels at least.
-first_position: if step * 2.0**{{63~> 64}} < limit:
+measures: if step * 2.0**{{63~> 64}} < limit:
     Both numbers stand for steps that no position makes visible.
 findings: return None if {{~>not }}first is None else first.layout, [("embedding: differs between layers", why)]
     Without it, the layout is that of the family, which its layers share.
-buffers: if len(values) != tensor.shape[{{0~> -1}}] or not all(0.0 <= value < inf for value in values) or values[0] == 0.0:
+findings: if len(values) != tensor.shape[{{0~> -1}}] or not all(0.0 <= value < inf for value in values) or values[0] == 0.0:
     The shape has one axis.
-buffers: fitted = exp(min(pairs * sum(pair * minus_log for pair, minus_log in found) / weight, {{700.0~>701.0}}))  # least squares
+findings: fitted = exp(min(pairs * sum(pair * minus_log for pair, minus_log in found) / weight, {{700.0~>701.0}}))  # least squares
     Both numbers are far beyond every base, and keep `exp` finite.
 extension: if not trained {{or~>and}} longest is None:
     Both are None, or neither is.
@@ -186,6 +186,14 @@ by_length: length = max(self.seq_len or {{0~>1}}, self.max_position_embeddings)
     The other number is at least 1.
 by_length: if len(getattr(self, name)) {{!=~>is not}} len(unscaled):
     CPython has one object for each small number, and a head has fewer than 257 pairs.
+measures: position = _entry(angle, edge, step, {{0~> -1}})
+    Position 0 is no difference, or it was found before; the next step of the loop begins there.
+pairs: return Start(None, f"all pairs are turned by a constant angle of {start[{{0~> 1}}]:.6g}")
+    All angles are equal, but for rounding.
+precision: tokens = np.array([0, *range(-SMALL, 0), *range(1, SMALL + {{1~>0}})])
+    How many tokens away a shift may be is a choice without a meaning of its own.
+search: first = int(positions[(np.abs(wrapped(near.angle - angle[0])).max(axis=1) > {{64~>63}} * roundoff).argmax()])
+    A tolerance: angles of one group are equal, and others differ by far more.
 """  # noqa: E501
 
 

@@ -1,0 +1,16 @@
+"""Reports say what is recorded in `goldens/reports.json`, which `make_reports.py` writes."""
+
+import pytest
+from recorded import PAIRS, PROGRAMS, of_programs, of_values, recorded, text_of
+
+RECORDED = recorded()
+
+
+@pytest.mark.parametrize("number", PROGRAMS)
+def test_of_programs(number):
+    assert [text_of(each) for each in of_programs(number)] == RECORDED["programs"][str(number)]
+
+
+@pytest.mark.parametrize("one, other", PAIRS)
+def test_of_values(one, other):
+    assert [text_of(each) for each in of_values(one, other)] == RECORDED["values"][f"{one}, {other}"]

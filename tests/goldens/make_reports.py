@@ -1,0 +1,26 @@
+"""Write reports.json: what `identify` and `compare` say of programs with and without mistakes, and of values.
+
+Run: `python tests/goldens/make_reports.py`. `tests/core/test_mistakes.py` tests that what they say is true. This file
+shows in a change which sentences and numbers it changes.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
+from recorded import FILE, PAIRS, PROGRAMS, of_programs, of_values, text_of
+from test_identify_rules import HEAD, SEEDS, case, function, unusual_rules
+
+from rope_xp import identify
+
+found = {
+    "programs": {str(number): [text_of(each) for each in of_programs(number)] for number in PROGRAMS},
+    "values": {f"{one}, {other}": [text_of(each) for each in of_values(one, other)] for one, other in PAIRS},
+    "rules": {str(seed): text_of(identify(case(seed)[-1], HEAD)) for seed in SEEDS[::2]},
+    "unusual rules": {
+        name: text_of(identify(function(w, factor=factor), 2 * len(w))) for name, w, factor in unusual_rules()
+    },
+}
+FILE.write_text(json.dumps(found, indent=0) + "\n")
