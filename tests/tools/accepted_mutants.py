@@ -160,6 +160,14 @@ family: HeadDim = str {{|~>&}} Callable[[Keys], int]
     Only annotations have the name.
 family: return max(keys.count("projection_dim", 768) // (2 * keys.count("num_attention_heads", {{12~>13}})), 32)
     The width of a head needs the key.
+family: return self.head_dim {{==~>is}} LATENT
+    Each row that has it names the constant.
+sglang: if rope.softmax_scale {{!=~>>}} 1.0:
+    It is the square of a growing logarithm: never below 1.
+mlx: values = {name: value for name, value in parameters(rule).items() if name {{!=~><}} "seq_len"}
+    No other parameter of these rules is a greater string.
+reading: if {{~>not }}mapping and not mapping.get("model_type") and not keys.found():
+    A config that a value is read from has a key for the width of a head, which is known.
 """  # noqa: E501
 
 
