@@ -158,6 +158,17 @@ def test_vllm_merges_into_a_part_and_ignores_what_is_outside():
         from_config(FLAT, flags=vllm(text_config={"rope_parameters": {"rope_type": "linear", "factor": 2.0}}))
 
 
+def test_vllm_merges_blocks_of_types_of_layers_into_a_part():
+    full, sliding = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, {"rope_theta": 1e4}
+    blocks = {"full_attention": full, "sliding_attention": {"rope_type": "default", **sliding}}
+    text = {"head_dim": 64, "layer_types": [*blocks], "rope_parameters": blocks}
+    config = {"model_type": "gemma3", "text_config": text}
+    for changes in ({"full_attention": {"factor": 4.0}}, {**blocks, "full_attention": {**full, "factor": 4.0}}):
+        flags = vllm(text_config={"rope_parameters": changes})
+        ropes = [from_config(config, layer=layer, flags=flags) for layer in (0, 1)]
+        assert [(rope.base, rope.scaling and rope.scaling.factor) for rope in ropes] == [(1e6, 4.0), (1e4, None)]
+
+
 def test_vllm_reads_keys_after_dots():
     words = "vllm serve model --hf_overrides.rope_parameters.rope_type linear --hf-overrides.rope_parameters.factor=2 "
     rope = from_config(LLAMA, flags=words + "--hf-overrides.rope_parameters.rope_theta 5e5")
