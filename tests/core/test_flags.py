@@ -186,6 +186,17 @@ def test_sglang_takes_the_factor_of_longrope_from_the_lengths(length, factor):
     assert from_config(config, flags=flags).scaling.factor == factor
 
 
+@pytest.mark.parametrize("model_type, keys", [("llama", {}), ("glm4", {}), ("glm4", {"partial_rotary_factor": 1.0})])
+def test_a_fraction_that_vllm_loses_is_remarked(model_type, keys):
+    """The default of GLM-4 is a half."""
+    config, is_lost = (
+        {"model_type": model_type, "head_dim": 64, "rope_theta": 1e4, **keys},
+        model_type == "glm4" and not keys,
+    )
+    rope = from_config(config, flags=vllm(rope_parameters={"rope_type": "default", "rope_theta": 5e4}))
+    assert rope.rotary_dim == 64 and ("without partial_rotary_factor rotates whole heads" in remarks(rope)) == is_lost
+
+
 def test_vllm_reads_keys_after_dots():
     words = "vllm serve model --hf_overrides.rope_parameters.rope_type linear --hf-overrides.rope_parameters.factor=2 "
     rope = from_config(LLAMA, flags=words + "--hf-overrides.rope_parameters.rope_theta 5e5")

@@ -218,6 +218,13 @@ READ = [
         of(64, INTERLEAVED, 1e4, yarn(36.0, 8192, mscale=1.0, mscale_all_dim=1.0)),
         "apply_scale",
     ),
+    (
+        "Ministral with its scale",
+        {**MINISTRAL, "yarn": {**MINISTRAL["yarn"], "apply_scale": True}},
+        {},
+        of(128, INTERLEAVED, 1e6, yarn(16.0, 16384)),
+        "",
+    ),
     ("Qwen2.5 GGUF", QWEN, {}, of(128, HALF, 1e6, yarn(4.0, 32768)), ""),
     ("Llama GGUF", LLAMA, {}, of(128, INTERLEAVED, 5e5), ""),
     ("Llama 3.1 GGUF", LLAMA | FACTORS, {}, of(128, INTERLEAVED, 5e5, llama3()), ""),
@@ -305,6 +312,7 @@ def assert_it_is_what_a_person_reads(name, mapping, options, wanted, defaults):
         return
     if found.scaling != wanted.scaling:  # MLX's mscale is another spelling of the attention factor
         assert found.attention_factor == wanted.attention_factor and found.inv_freq == wanted.inv_freq
+        assert found.softmax_scale == wanted.softmax_scale
     else:
         assert found == wanted
     assert [default.key for default in found._provenance.defaults] == defaults.split()

@@ -168,6 +168,10 @@ mlx: values = {name: value for name, value in parameters(rule).items() if name {
     No other parameter of these rules is a greater string.
 reading: if {{~>not }}mapping and not mapping.get("model_type") and not keys.found():
     A config that a value is read from has a key for the width of a head, which is known.
+overrides: if len(part.family.layers.by_type) > {{1~>0}} and not is_nested:
+    A family with types of layers has two or more.
+llama_cpp_arguments: metadata[key] = {"int": int, "float": float, "str": str, "bool": lambda word: word {{==~>>}}= "true"}[kind](value)
+    No key of this type changes anything.
 """  # noqa: E501
 
 
