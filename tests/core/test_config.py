@@ -351,6 +351,11 @@ def test_a_length_may_be_a_whole_number_in_floating_point():
     assert from_config(scaled("yarn", **{**YARN, LENGTH: 2048.0})) == from_config(scaled("yarn", **YARN))
 
 
+@pytest.mark.parametrize("stated, kept", [(4096.0, 4096), (1, 1), (0, None), (0.5, None), (2**53, None), (None, None)])
+def test_the_length_of_a_config_is_kept(stated, kept):
+    assert from_config(llama(max_position_embeddings=stated))._provenance.max_position_embeddings == kept
+
+
 def test_what_is_meant_by_a_part():
     sub = {"hidden_size": 320, "num_heads": 4}
     config = bare("qwen2_5_vl", vision_config=sub)
@@ -369,6 +374,7 @@ def test_keys_outside_a_part_may_agree_with_it_in_other_words():
     outer["rope_scaling"]["mrope_section"] = [24, 20, 20]
     with pytest.raises(ValueError, match="keys about positions must be in the part"):
         from_config({**config, **outer})
+    assert from_config({**config, **outer}, **UPSTREAM) == from_config(config)  # transformers reads the part alone
 
 
 def test_what_a_family_means_for_each_layer():

@@ -158,6 +158,45 @@ def test_vllm_merges_into_a_part_and_ignores_what_is_outside():
         from_config(FLAT, flags=vllm(text_config={"rope_parameters": {"rope_type": "linear", "factor": 2.0}}))
 
 
+def test_vllm_merges_blocks_of_types_of_layers_into_a_part():
+    full, sliding = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, {"rope_theta": 1e4}
+    blocks = {"full_attention": full, "sliding_attention": {"rope_type": "default", **sliding}}
+    text = {"head_dim": 64, "layer_types": [*blocks], "rope_parameters": blocks}
+    config = {"model_type": "gemma3", "text_config": text}
+    for changes in ({"full_attention": {"factor": 4.0}}, {**blocks, "full_attention": {**full, "factor": 4.0}}):
+        flags = vllm(text_config={"rope_parameters": changes})
+        ropes = [from_config(config, layer=layer, flags=flags) for layer in (0, 1)]
+        assert [(rope.base, rope.scaling and rope.scaling.factor) for rope in ropes] == [(1e6, 4.0), (1e4, None)]
+
+
+def test_vllm_merges_into_a_part_of_a_part():
+    config = {"model_type": "qwen2_5_omni", "thinker_config": {"text_config": {"head_dim": 128}}}
+    block = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}
+    rope = from_config(config, flags=vllm(thinker_config={"text_config": block}))
+    assert (rope.base, rope.axes) == (5e4, 3) and from_config(config).base == 1e6
+
+
+@pytest.mark.parametrize("length, factor", [(None, 4.0), (8192, 2.0), (2048, 1.0)])
+def test_sglang_takes_the_factor_of_longrope_from_the_lengths(length, factor):
+    block = {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0], "factor": 4.0}
+    block |= {"original_max_position_embeddings": 4096}
+    config = {"model_type": "phi3", "head_dim": 4, "rope_theta": 1e4, "rope_scaling": block}
+    config["max_position_embeddings"] = length
+    flags = ["sglang", "--json-model-override-args", json.dumps({"rope_scaling": block})]
+    assert from_config(config, flags=flags).scaling.factor == factor
+
+
+@pytest.mark.parametrize("model_type, keys", [("llama", {}), ("glm4", {}), ("glm4", {"partial_rotary_factor": 1.0})])
+def test_a_fraction_that_vllm_loses_is_remarked(model_type, keys):
+    """The default of GLM-4 is a half."""
+    config, is_lost = (
+        {"model_type": model_type, "head_dim": 64, "rope_theta": 1e4, **keys},
+        model_type == "glm4" and not keys,
+    )
+    rope = from_config(config, flags=vllm(rope_parameters={"rope_type": "default", "rope_theta": 5e4}))
+    assert rope.rotary_dim == 64 and ("without partial_rotary_factor rotates whole heads" in remarks(rope)) == is_lost
+
+
 def test_vllm_reads_keys_after_dots():
     words = "vllm serve model --hf_overrides.rope_parameters.rope_type linear --hf-overrides.rope_parameters.factor=2 "
     rope = from_config(LLAMA, flags=words + "--hf-overrides.rope_parameters.rope_theta 5e5")

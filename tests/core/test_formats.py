@@ -60,6 +60,7 @@ def test_what_a_person_reads(row):
         return
     if found.scaling != wanted.scaling:  # MLX's mscale is another spelling of the attention factor
         assert found.attention_factor == wanted.attention_factor and found.inv_freq == wanted.inv_freq
+        assert found.softmax_scale == wanted.softmax_scale
     else:
         assert found == wanted
     assert [default.key for default in found._provenance.defaults] == row["not stated"].split()

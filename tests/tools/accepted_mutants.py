@@ -194,6 +194,18 @@ precision: tokens = np.array([0, *range(-SMALL, 0), *range(1, SMALL + {{1~>0}})]
     How many tokens away a shift may be is a choice without a meaning of its own.
 search: first = int(positions[(np.abs(wrapped(near.angle - angle[0])).max(axis=1) > {{64~>63}} * roundoff).argmax()])
     A tolerance: angles of one group are equal, and others differ by far more.
+family: return self.head_dim {{==~>is}} LATENT
+    Each row that has it names the constant.
+sglang: if rope.softmax_scale {{!=~>>}} 1.0:
+    It is the square of a growing logarithm: never below 1.
+mlx: values = {name: value for name, value in parameters(rule).items() if name {{!=~><}} "seq_len"}
+    No other parameter of these rules is a greater string.
+reading: if {{~>not }}mapping and not mapping.get("model_type") and not keys.found():
+    A config that a value is read from has a key for the width of a head, which is known.
+overrides: if len(part.family.layers.by_type) > {{1~>0}} and not is_nested:
+    A family with types of layers has two or more.
+llama_cpp_arguments: metadata[key] = {"int": int, "float": float, "str": str, "bool": lambda word: word {{==~>>}}= "true"}[kind](value)
+    No key of this type changes anything.
 """  # noqa: E501
 
 

@@ -277,7 +277,8 @@ def _merge_block(
     """Merge a block into that of the config, which has a `rope_type`."""
     old = {key: changed.pop(key) for key in BLOCK_KEYS if key in changed}
     found = merged(next((each for each in old.values() if each), {}), value)
-    if len(part.family.layers.by_type) > 1 and not any(isinstance(each, Mapping) for each in found.values()):
+    is_nested = any(isinstance(each, Mapping) for each in found.values())
+    if len(part.family.layers.by_type) > 1 and not is_nested:
         raise wrong_value(
             f"rope_parameters of flags must be nested by layer type, "
             f"{comma_separated(part.family.layers.by_type)}; got {comma_separated(value)}"
@@ -288,7 +289,7 @@ def _merge_block(
     kind = found.pop("type", None)
     if kind is not None and "rope_type" not in value:
         remarks.append(f"{line.name} reads rope_type, and not type={kind!r:.40}: the rule is that of the config")
-    changed["rope_parameters"] = {"rope_type": "default", **found}
+    changed["rope_parameters"] = found if is_nested else {"rope_type": "default", **found}
 
 
 def _replace_block(
