@@ -20,11 +20,10 @@ def names() -> str:
     found = defaultdict(list, {NTKScaling: ["`dynamic` with `alpha`"]})
     for name, rule in [*RULE_NAMES.items(), *((name, RULE_NAMES[target]) for name, target in ALIASES.items())]:
         found[rule].append(f"`{name}`")
-    lines = ["| `rope_type` | rule | what it does |", "|---|---|---|"]
-    for rule in (Scaling, *CLASSES):
-        name = "none" if rule is Scaling else f"[`{rule.__name__}`][rope_xp.frequencies.{rule.__name__}]"
-        does = "nothing" if rule is Scaling else first_sentence(rule)
-        lines.append(f"| {', '.join(found[rule])} | {name} | {does} |")
+    lines = ["| `rope_type` | rule |", "|---|---|", f"| {', '.join(found[Scaling])} | none: frequencies stay |"]
+    for rule in CLASSES:
+        entry = f"[`{rule.__name__}`][rope_xp.frequencies.{rule.__name__}]"
+        lines.append(f"| {', '.join(found[rule])} | {entry}. {first_sentence(rule)} |")
     return "\n".join(lines)
 
 
