@@ -10,12 +10,12 @@ import os
 import tempfile
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from configs import CONFIGS, GOLDENS, ROWS
 
 if importlib.util.find_spec("vllm") is None:
     raise pytest.UsageError("vLLM must be unzipped and on PYTHONPATH: run `nox -s tests-vllm`; got none")
@@ -42,8 +42,6 @@ from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.vllm import flags_of_types
 from rope_xp.provenance import with_provenance
 
-GOLDENS_FOLDER = Path(__file__).parents[1] / "goldens"
-CONFIGS, GOLDENS = (json.loads((GOLDENS_FOLDER / f"{name}.json").read_text()) for name in ("configs", "goldens"))
 YARN = {"factor": 4.0, "original_max_position_embeddings": 256}
 RULES = {
     "none": None,
@@ -137,7 +135,7 @@ def test_tables_of_goldens():
     """Every golden that is written."""
     count = Counter()
     for golden in GOLDENS:
-        rope = golden["rotated"] and from_config(CONFIGS[golden["config"]]["config"], **golden["kwargs"])
+        rope = golden["rotated"] and from_config(CONFIGS[golden["config"]], **golden["kwargs"])
         if not rope:
             continue
         try:
@@ -147,7 +145,7 @@ def test_tables_of_goldens():
             continue
         if rope.softmax_scale != 1.0:  # as the classes of latent attention do
             keys["rope_parameters"]["rope_type"] = "deepseek_yarn"
-        error = differs(["", json.dumps(keys)], rope, CONFIGS[golden["config"]]["config"])
+        error = differs(["", json.dumps(keys)], rope, CONFIGS[golden["config"]])
         count["equal" if error < 2 * TOLERANCE else "differs"] += 1
     print(dict(count))
     assert count["equal"] > 150 and not count["differs"]
@@ -176,7 +174,7 @@ def applied(folder, config, overrides):
 
 @pytest.mark.parametrize("name", ["qwen2-vl-7b-instruct", "qwen2.5-vl-7b-instruct", "glm-4.1v-9b-thinking"])
 def test_overrides_reach_the_text_config(tmp_path, name):
-    config = CONFIGS[name]["config"]
+    config = CONFIGS[name]
     rope = from_config(config)
     changed = with_provenance(rope.replace(base=3 * rope.base), rope._provenance)
     overrides = json.loads(changed.to_config("vllm")[1])
@@ -187,7 +185,7 @@ def test_overrides_reach_the_text_config(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["gemma-3-12b-it", "gemma-3-1b-it", "olmo-3-7b"])
 def test_types_of_layers_have_a_block_each(tmp_path, name):
-    config = CONFIGS[name]["config"]
+    config = CONFIGS[name]
     ropes = {kind: from_config(config, layer_type=kind) for kind in ("sliding_attention", "full_attention")}
     overrides = json.loads(flags_of_types(ropes, Options())[1])
     blocks = applied(tmp_path, config, overrides).rope_parameters
@@ -210,36 +208,7 @@ TINY = {
     "pad_token_id": 0,
     "rope_theta": 1e6,
 }
-MIXTURE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 32, "v_head_dim": 16}
-LATENT |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2}
-CLASSES = {
-    "arcee": "ArceeForCausalLM",
-    "cohere2": "Cohere2ForCausalLM",
-    "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT),
-    "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT),
-    "ernie4_5": "Ernie4_5ForCausalLM",
-    "exaone4": "Exaone4ForCausalLM",
-    "gemma2": ("Gemma2ForCausalLM", {"query_pre_attn_scalar": 32}),
-    "glm4": ("Glm4ForCausalLM", {"partial_rotary_factor": 0.5}),
-    "gpt_neox": ("GPTNeoXForCausalLM", {"rotary_pct": 0.5}),
-    "granite": "GraniteForCausalLM",
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "mixtral": ("MixtralForCausalLM", MIXTURE),
-    "nemotron": ("NemotronForCausalLM", {"partial_rotary_factor": 0.5}),
-    "olmo2": "Olmo2ForCausalLM",
-    "phi": ("PhiForCausalLM", {"partial_rotary_factor": 0.5}),
-    "phi3": "Phi3ForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": ("Qwen3MoeForCausalLM", MIXTURE),
-    "seed_oss": "SeedOssForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-    "stablelm": ("StableLmForCausalLM", {"partial_rotary_factor": 0.5}),
-    "starcoder2": "Starcoder2ForCausalLM",
-}
-TYPES = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64}
+MODELS = {row["model_type"]: TINY | row for row in ROWS["tiny models of vLLM"]}
 
 
 @cache
@@ -284,17 +253,11 @@ def table_of(module, rope):
     return module._compute_cos_sin_cache()[:512].numpy()
 
 
-def tiny(model):
-    named = CLASSES[model]
-    architecture, keys = (named, {}) if isinstance(named, str) else named
-    return TINY | keys | {"model_type": model, "architectures": [architecture]}
-
-
 @pytest.mark.parametrize("rule", ["none", "linear", "yarn, factor", "yarn, mscale"])
-@pytest.mark.parametrize("model", CLASSES)
+@pytest.mark.parametrize("model", sorted(MODELS.keys() - {"gemma3_text", "gpt_oss"}))
 def test_model_classes_rotate_as_we_do(tmp_path, model, rule):
     """The real class, without weights: the tables of each of its rotary modules. What is refused is named."""
-    config = tiny(model)
+    config = MODELS[model]
     rope = from_config(config)
     rope = with_provenance(rope.replace(base=3e5, scaling=RULES[rule]), rope._provenance)
     if model.startswith("deepseek") and rule == "linear":
@@ -308,10 +271,8 @@ def test_model_classes_rotate_as_we_do(tmp_path, model, rule):
 
 
 def test_gemma_3_rotates_each_type_of_layers(tmp_path):
-    config = TINY | TYPES | {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
-    scaled = {"rope_type": "linear", "factor": 8.0}
-    config |= {"query_pre_attn_scalar": 32, "rope_local_base_freq": 1e4, "rope_scaling": scaled}
-    ropes = {kind: from_config(config, layer_type=kind) for kind in TYPES["layer_types"]}
+    config = MODELS["gemma3_text"]
+    ropes = {kind: from_config(config, layer_type=kind) for kind in config["layer_types"]}
     ropes = {kind: with_provenance(each.replace(base=2 * each.base), each._provenance) for kind, each in ropes.items()}
     found = rotary_modules(tmp_path, config, flags_of_types(ropes, Options()))
     assert len(found) == 2
@@ -321,9 +282,7 @@ def test_gemma_3_rotates_each_type_of_layers(tmp_path):
 
 def test_gpt_oss_rotates_as_we_do(tmp_path):
     """Its class reads seven keys of YaRN, and fails without them."""
-    scaled = {"rope_type": "yarn", "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0, **YARN}
-    config = TINY | MIXTURE | TYPES | {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"]}
-    config |= {"rope_scaling": scaled}
+    config = MODELS["gpt_oss"]
     rope = from_config(config)
     rope = with_provenance(rope.replace(base=3e5, scaling=YarnScaling(**YARN, truncate=False)), rope._provenance)
     for module in rotary_modules(tmp_path, config, rope.to_config("vllm")):
@@ -338,7 +297,7 @@ def test_longrope_of_phi3(tmp_path, length, factor):
     rule = LongRopeScaling(
         **lists, original_max_position_embeddings=256, factor=4.0, attention_factor=factor, seq_len=length
     )
-    config = tiny("phi3") | {"original_max_position_embeddings": 256}
+    config = MODELS["phi3"] | {"original_max_position_embeddings": 256}
     rope = from_config(config)
     rope = with_provenance(rope.replace(base=3e5, scaling=rule), rope._provenance)
     flags = rope.to_config("vllm")
