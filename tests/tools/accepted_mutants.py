@@ -150,6 +150,10 @@ by_length: length = max(self.seq_len or {{0~>1}}, self.max_position_embeddings)
     The other number is at least 1.
 by_length: if len(getattr(self, name)) {{!=~>is not}} len(unscaled):
     CPython has one object for each small number, and a head has fewer than 257 pairs.
+progressions: context.prec = {{40~>41}}
+    Results are rounded to 17 digits.
+memory: if wide.min() > -(2.0**{{16~> 15}}) and wide.max() < 2.0**16:  # neither infinite nor NaN
+    The other way gives the same numbers.
 """  # noqa: E501
 
 
