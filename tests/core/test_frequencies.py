@@ -79,7 +79,7 @@ def test_spaced_progressions():
     assert frequencies.evenly_spaced(0.1, 0.7, 7)[::6] == (0.1, 0.7)
     np.testing.assert_allclose(frequencies.evenly_spaced(3.0, 5.0, 4), np.linspace(3.0, 5.0, 4), rtol=1e-15)
     np.testing.assert_allclose(frequencies.log_spaced(3.0, 1e-3, 7), np.geomspace(3.0, 1e-3, 7), rtol=1e-14)
-    assert frequencies.log_spaced(3.0, 9.0, 2) == (3.0, 9.0)
+    assert frequencies.log_spaced(3.0, 9.0, 2) == frequencies.evenly_spaced(3.0, 9.0, 2) == (3.0, 9.0)
     assert frequencies.evenly_spaced(2.0, 9.0, 1) == frequencies.log_spaced(2.0, 9.0, 1) == (2.0,)
 
 

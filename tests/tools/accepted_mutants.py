@@ -206,6 +206,10 @@ overrides: if len(part.family.layers.by_type) > {{1~>0}} and not is_nested:
     A family with types of layers has two or more.
 llama_cpp_arguments: metadata[key] = {"int": int, "float": float, "str": str, "bool": lambda word: word {{==~>>}}= "true"}[kind](value)
     No key of this type changes anything.
+progressions: context.prec = {{40~>41}}
+    Results are rounded to 17 digits.
+memory: if wide.min() > -(2.0**{{16~> 15}}) and wide.max() < 2.0**16:  # neither infinite nor NaN
+    The other way gives the same numbers.
 """  # noqa: E501
 
 
