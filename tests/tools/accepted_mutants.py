@@ -164,6 +164,10 @@ apply: yield {"q": (2, {{3~>2}}, 5)}, {}
     Functions are tried with shapes until one fits; any numbers of heads do.
 same_tables: return torch.zeros(1, 3, 2 {{*~>|}} side, 5 * side), None
     Patches of an image, of which there are several either way.
+apply: sizes = (-1, q.shape[{{-~>}}2]) if groups is None else (groups, -1)
+    Queries have four axes.
+reading_models: found = Search(probe, LONGEST if seq_len is None else max(seq_len, {{8~>7}})).run().identification()
+    Seven positions show an embedding, too.
 """  # noqa: E501
 
 
