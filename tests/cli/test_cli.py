@@ -767,6 +767,7 @@ def test_settings_fill_their_lines():
         lines = body_of(words)
         assert shlex.split("\n".join(lines).replace("\\\n", " ")) == words and lines[-1] == "  --two 'x y'"
         assert not any(fits(*pair, 78) for pair in pairwise(lines[:-1]))
+        assert (len(body_of(["--one", "x" * (length + 5), "--two"])) == 2) == (length + 5 <= 70)
 
 
 def test_every_program_has_a_place_in_the_page():
