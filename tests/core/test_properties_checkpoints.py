@@ -404,3 +404,24 @@ def test_the_width_of_a_head_is_a_whole_part_of_the_hidden_size(heads, hidden, h
     config = {"num_attention_heads": heads, "hidden_size": hidden}
     assert of_names({QKV.format(0): [3 * hidden, hidden]}, config).head_dim == head_dim
     assert of_names({"w": [3]}, config).head_dim == head_dim
+
+
+@pytest.mark.parametrize(
+    "name, config, why",
+    [
+        ("w", None, "neither names nor a config say it"),
+        ("w", {"model_type": "x"}, "no known model_type in a config"),
+        (Q.format(0), {"model_type": "x"}, "no known model_type in a config"),
+        (Q.format(0), None, "transformers has such names for half (Llama) and for interleaved (Cohere)"),
+    ],
+)
+def test_why_there_is_no_layout(name, config, why):
+    assert dict(of_names({name: [0, 24]}, config).conclusions)["layout: cannot tell"].startswith(why)
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 4, 5])
+def test_a_buffer_of_another_length_contradicts_the_config(pairs):
+    config = {"model_type": "llama", "head_dim": 8, "num_attention_heads": 2, "hidden_size": 16, "rope_theta": 16.0}
+    found = of_buffer(16.0 ** (-np.arange(pairs) / 4), config=config)
+    assert found.inv_freq_agrees == (pairs == 4) == (not found.warnings)
+    assert pairs == 4 or f" the base 16: {pairs} pairs against 4. " in found.warnings[0]
