@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from contextlib import suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from inspect import cleandoc
 from itertools import pairwise
@@ -419,7 +420,8 @@ def test_compare_has_the_options_of_python(run, file, tmp_path, monkeypatch):
 
     original = rope_xp.compare
     monkeypatch.setattr("rope_xp.compare", compare)
-    assert "say so by --shape and --like, or wrap it" in run("compare", file(LLAMA), "math:sin")[1]
+    code, text, _ = run("compare", file(LLAMA), "math:sin")
+    assert code == 2 and "say so by --shape and --like, or wrap it" in text
     gemma = file("gemma-3-12b-it")
     words = ("--layer-type", "sliding_attention", "--seq-len", "1k", "--layout", "interleaved", "--tolerance", "0.01")
     assert run("compare", gemma, gemma, *words, "--like", "numpy:float16", "--context", "9")[0] == 0
@@ -525,6 +527,7 @@ def test_doctor_tests_every_library(run, monkeypatch):
     code, text, _ = run("doctor", "--json")
     report = json.loads(text)
     assert code == 0
+    assert report["versions"]["numpy"] == version("numpy")
     installed = {name for name in ("numpy", "torch", "jax") if find_spec(name)}
     assert {each["name"] for each in report["libraries"]} >= installed
     assert {each["result"] for each in report["libraries"]} == {"right"}
