@@ -531,6 +531,7 @@ def test_doctor_tests_every_library(run, monkeypatch):
     installed = {name for name in ("numpy", "torch", "jax") if find_spec(name)}
     assert {each["name"] for each in report["libraries"]} >= installed
     assert {each["result"] for each in report["libraries"]} == {"right"}
+    assert not any(each["kernel"].endswith(": ") for each in report["libraries"])  # a reason, if there is one
     monkeypatch.setattr(doctor, "ROPE", doctor.ROPE.replace(phase="float32"))  # a planted mistake
     code, text, _ = run("doctor")
     assert code == 1 and "wrong by" in text
