@@ -428,6 +428,8 @@ def test_compare_has_the_options_of_python(run, file, tmp_path, monkeypatch):
     assert given["options"] == {"layer_type": "sliding_attention", "seq_len": 1024, "layout": "interleaved"}
     assert (given["tolerance"], given["context"], str(given["like"].dtype)) == (0.01, 9, "float16")
     assert run("compare", gemma, gemma, "--layer", "5")[0] == 0 and given["options"] == {"layer": 5}
+    assert run("compare", gemma, gemma, "--layer", "5", "--positions-ignored")[0] == 0
+    assert given["positions_ignored"] is True
     qwen = file("qwen2-vl-7b-instruct")
     assert run("compare", qwen, qwen, "--part", "vision")[0] == 0 and given["options"] == {"part": "vision"}
 
