@@ -334,9 +334,8 @@ def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes
     angles = np.outer(_frequencies(rope).sum(0), np.arange(checks.count("distance", distance) + 1))
     image = ax.imshow(np.cos(angles), cmap=SCORES, vmin=-1, vmax=1, aspect="auto", origin="lower")
     bar = ax.figure.colorbar(image, ax=ax, label="score of the pair")
-    size = ax.xaxis.label.get_fontsize()
-    bar.ax.tick_params(length=0, labelcolor=_ink(ax), labelsize=size)
-    bar.ax.yaxis.label.set(color=_ink(ax), size=size)
+    bar.ax.tick_params(length=0, labelcolor=_ink(ax), labelsize=9)
+    bar.ax.yaxis.label.set(color=_ink(ax), size=9)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     ax.grid(visible=False)
     return _finish(ax, "Score of each pair by distance", "distance in tokens", "pair")

@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from contextlib import suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from inspect import cleandoc
 from itertools import pairwise
@@ -384,13 +385,16 @@ def test_compare_has_the_options_of_python(run, file, tmp_path, monkeypatch):
 
     original = rope_xp.compare
     monkeypatch.setattr("rope_xp.compare", compare)
-    assert "say so by --shape and --like, or wrap it" in run("compare", file(LLAMA), "math:sin")[1]
+    code, text, _ = run("compare", file(LLAMA), "math:sin")
+    assert code == 2 and "say so by --shape and --like, or wrap it" in text
     gemma = file("gemma-3-12b-it")
     words = ("--layer-type", "sliding_attention", "--seq-len", "1k", "--layout", "interleaved", "--tolerance", "0.01")
     assert run("compare", gemma, gemma, *words, "--like", "numpy:float16", "--context", "9")[0] == 0
     assert given["options"] == {"layer_type": "sliding_attention", "seq_len": 1024, "layout": "interleaved"}
     assert (given["tolerance"], given["context"], str(given["like"].dtype)) == (0.01, 9, "float16")
     assert run("compare", gemma, gemma, "--layer", "5")[0] == 0 and given["options"] == {"layer": 5}
+    assert run("compare", gemma, gemma, "--layer", "5", "--positions-ignored")[0] == 0
+    assert given["positions_ignored"] is True
     qwen = file("qwen2-vl-7b-instruct")
     assert run("compare", qwen, qwen, "--part", "vision")[0] == 0 and given["options"] == {"part": "vision"}
 
@@ -490,9 +494,11 @@ def test_doctor_tests_every_library(run, monkeypatch):
     code, text, _ = run("doctor", "--json")
     report = json.loads(text)
     assert code == 0
+    assert report["versions"]["numpy"] == version("numpy")
     installed = {name for name in ("numpy", "torch", "jax") if find_spec(name)}
     assert {each["name"] for each in report["libraries"]} >= installed
     assert {each["result"] for each in report["libraries"]} == {"right"}
+    assert not any(each["kernel"].endswith(": ") for each in report["libraries"])  # a reason, if there is one
     monkeypatch.setattr(doctor, "ROPE", doctor.ROPE.replace(phase="float32"))  # a planted mistake
     code, text, _ = run("doctor")
     assert code == 1 and "wrong by" in text
@@ -697,6 +703,7 @@ def test_settings_fill_their_lines():
         lines = body_of(words)
         assert shlex.split("\n".join(lines).replace("\\\n", " ")) == words and lines[-1] == "  --two 'x y'"
         assert not any(fits(*pair, 78) for pair in pairwise(lines[:-1]))
+        assert (len(body_of(["--one", "x" * (length + 5), "--two"])) == 2) == (length + 5 <= 70)
 
 
 def test_every_program_has_a_place_in_the_page():

@@ -68,6 +68,8 @@ def test_a_length_is_marked_once_and_has_all_its_names():
     ax = plot.wavelengths(gemma, context=100_000)
     assert [text.get_text() for text in ax.texts] == ["context, 100,000", "stated length, 131,072"]
     assert [text.get_ha() for text in ax.texts] == ["left", "right"]  # they would overlap
+    for context, side in ((3 * 131_072 - 1, "right"), (3 * 131_072, "left")):
+        assert [text.get_ha() for text in plot.wavelengths(gemma, context=context).texts] == ["left", side]
 
 
 def test_position_axes_have_the_names_of_the_family():
@@ -98,6 +100,8 @@ def test_both_lists_of_longrope_are_drawn():
     for label, name in {"up to 4,096 tokens": "short_factor", "beyond 4,096 tokens": "long_factor"}.items():
         np.testing.assert_allclose(shares[label], 1 / np.asarray(phi["rope_scaling"][name]), rtol=1e-12)
     assert len(plot.scaling(from_config(phi, seq_len=8192)).lines) == 1
+    alike = phi["rope_scaling"] | {"long_factor": [*phi["rope_scaling"]["short_factor"]]}
+    assert len(plot.scaling(from_config(phi | {"rope_scaling": alike})).lines) == 1
     assert [text.get_text() for text in plot.wavelengths(from_config(phi)).texts] == [
         "trained length before scaling, 4,096",
         "length with scaling, 131,072",
@@ -172,6 +176,7 @@ def test_errors_of_phases_are_measured():
 def test_scores_and_pair_draw_cosines():
     image = plot.scores(PLAIN, distance=10).images[0].get_array()
     np.testing.assert_allclose(image[0], np.cos(np.arange(11)), atol=1e-12)
+    assert plot.scores(PLAIN, distance=11).images[0].get_array().shape == (64, 12)
     tips = [text.xy for text in plot.pair(PLAIN, count=3).texts if not text.get_text()]
     np.testing.assert_allclose(tips, [(np.cos(p), np.sin(p)) for p in range(3)], atol=1e-12)
 

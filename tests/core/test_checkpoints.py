@@ -487,6 +487,7 @@ def test_any_bytes_give_a_report_or_a_clear_error(tmp_path_factory, name, change
         ),
         ("consolidated.00.pth", b"\x80\2", r"a file of pickles, which is not read"),
         ("weights", b"PK\3\4", r"a file of pickles"),
+        ("model", b"12345678}", r"a file of another format, which begins with b'12345678'"),
         ("model.onnx", b"\x08\x09onnx", r"a file of another format, which begins with b'\\x08\\tonnx'"),
         (
             "model.safetensors",

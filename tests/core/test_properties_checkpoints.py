@@ -5,6 +5,7 @@ import math
 import os
 import re
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import gguf
@@ -407,3 +408,42 @@ def test_the_width_of_a_head_is_a_whole_part_of_the_hidden_size(heads, hidden, h
     config = {"num_attention_heads": heads, "hidden_size": hidden}
     assert of_names({QKV.format(0): [3 * hidden, hidden]}, config).head_dim == head_dim
     assert of_names({"w": [3]}, config).head_dim == head_dim
+
+
+@pytest.mark.parametrize(
+    "name, config, why",
+    [
+        ("w", None, "neither names nor a config say it"),
+        ("w", {"model_type": "x"}, "no known model_type in a config"),
+        (Q.format(0), {"model_type": "x"}, "no known model_type in a config"),
+        (Q.format(0), None, "transformers has such names for half (Llama) and for interleaved (Cohere)"),
+    ],
+)
+def test_why_there_is_no_layout(name, config, why):
+    assert dict(of_names({name: [0, 24]}, config).conclusions)["layout: cannot tell"].startswith(why)
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 4, 5])
+def test_a_buffer_of_another_length_contradicts_the_config(pairs):
+    config = {"model_type": "llama", "head_dim": 8, "num_attention_heads": 2, "hidden_size": 16, "rope_theta": 16.0}
+    found = of_buffer(16.0 ** (-np.arange(pairs) / 4), config=config)
+    assert found.inv_freq_agrees == (pairs == 4) == (not found.warnings)
+    assert pairs == 4 or f" the base 16: {pairs} pairs against 4. " in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "bits, names",
+    [
+        (64, "F64 I64 U64 C64"),
+        (32, "F32 I32 U32"),
+        (16, "F16 BF16 I16 U16"),
+        (8, "I8 U8 BOOL F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ"),
+        (6, "F6_E2M3 F6_E3M2"),
+        (4, "F4"),
+    ],
+)
+def test_tensors_have_the_bytes_of_their_dtype(tmp_path, bits, names):
+    for dtype, size in ((dtype, size) for dtype in names.split() for size in (bits - 1, bits, bits + 1)):
+        written(tmp_path, {"w": {"dtype": dtype, "shape": [8], "data_offsets": [0, size]}}, bytes(size))
+        with nullcontext() if size == bits else pytest.raises(ValueError, match=dtype):
+            identify_checkpoint(tmp_path)

@@ -501,6 +501,18 @@ def test_what_cannot_be_patched_is_refused_and_stays(change, message):
     assert tree(model) == before
 
 
+def test_tables_that_differ_at_far_positions_are_refused(monkeypatch):
+    theirs = modeling_llama.LlamaRotaryEmbedding.forward
+
+    def another(self, x, position_ids):
+        return theirs(self, x, position_ids.clamp(max=5000))
+
+    another.__module__ = theirs.__module__  # as in another version of transformers
+    monkeypatch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", another)
+    with pytest.raises(ValueError, match=OTHER_TABLES):
+        patch(llama(rope_parameters={"rope_type": "default", "rope_theta": 1e9}))
+
+
 def test_a_wrapper_that_has_counted_the_buffers_is_refused(one_process):
     wrapped = torch.nn.parallel.DistributedDataParallel(llama())
     with pytest.raises(ValueError, match="patched before DistributedDataParallel wraps it"):

@@ -210,6 +210,14 @@ progressions: context.prec = {{40~>41}}
     Results are rounded to 17 digits.
 memory: if wide.min() > -(2.0**{{16~> 15}}) and wide.max() < 2.0**16:  # neither infinite nor NaN
     The other way gives the same numbers.
+apply: sizes = (-1, q.shape[{{-~>}}2]) if groups is None else (groups, -1)
+    Queries have four axes.
+reading_models: found = Search(probe, LONGEST if seq_len is None else max(seq_len, {{8~>7}})).run().identification()
+    Seven positions show an embedding, too.
+settings: inner = (f"{json.dumps(name)}: {_folded(each, max(width - len(name) - 6, {{1~>2}}))}" for name, each in value.items())
+    A list has eight columns at least, and no other value is so short.
+plot: own = RotaryEmbedding(head_dim=2 {{*~>**}} rope.pairs, layout="half", inv_freq=frequencies.tolist())
+    Only tables are computed, which have no other channels than those of pairs.
 """  # noqa: E501
 
 
