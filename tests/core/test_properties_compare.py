@@ -338,3 +338,24 @@ def test_a_function_without_a_result_at_one_position(fails_at, wrong_at):
     assert (report.same, report.comparable) == (False, True)
     assert report.causes == ("calls",) if wrong_at is None else {*report.causes} <= {"calls", "unknown"}
     assert "fails: it raises ValueError: this position is missing" in " ".join(report.problems)
+
+
+def test_neither_of_two_functions_has_a_value():
+    """One has another result at one position, and the angles of the other grow with the square of the position."""
+
+    def of(angles_at, wrong_at=None):
+        def fn(x, positions):
+            y = np.einsum(
+                "...c,...cd->...d", x, matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), angles_at(positions))
+            )
+            return y * (1.0 + (positions == wrong_at))[:, None]
+
+        return fn
+
+    options = {"head_dim": WIDTH, "context": 200, "shape": "seq dim"}
+    squares, once = of(np.square), of(np.asarray, wrong_at=100)
+    for one, other, first in ((once, squares, 2), (squares, once, 2), (once, A_ROPE, None), (A_ROPE, squares, 2)):
+        report = compare(one, other, **options)
+        assert (report.same, report.causes, report.comparable) == (False, ("unknown",), True)
+        assert report.first_position == (first or 100)
+    assert compare(squares, squares, **options).same

@@ -152,6 +152,12 @@ precision: tokens = np.array([0, *range(-SMALL, 0), *range(1, SMALL + {{1~>0}})]
     How many tokens away a shift may be is a choice without a meaning of its own.
 search: first = int(positions[(np.abs(wrapped(near.angle - angle[0])).max(axis=1) > {{64~>63}} * roundoff).argmax()])
     A tolerance: angles of one group are equal, and others differ by far more.
+probe: row = np.cos(np.arange(self.head_dim)) {{+~>%}} 1.5
+    Any row of numbers that differ will do.
+probe: of_axis = np.any(wrong, axis=tuple({0, 1, 2} {{-~>^}} {axis}))
+    The axis is one of the three.
+pairs: if start[0] > {{0.0~> -1.0}} and (frequencies <= errors).all():
+    The angle is a quarter turn, of either sign.
 """  # noqa: E501
 
 
