@@ -9,7 +9,7 @@ import numpy as np
 
 from rope_xp.comparison.report import number
 from rope_xp.identification.behaviour import Behaviour, Complex, behaviour_of, directions_of, frequencies_of
-from rope_xp.identification.precision import COARSE_BITS, noise, precision_of
+from rope_xp.identification.precision import COARSE, COARSE_BITS, noise, precision_of
 from rope_xp.identification.probe import (
     ALL_BELOW,
     LONGEST_INDEX,
@@ -26,13 +26,11 @@ from rope_xp.identification.search import LONGEST, Search, first_unlike
 from rope_xp.identification.values import nearest
 from rope_xp.types import Embedding
 
-# Results with greater rounding say little about the precision of phases: their own noise is as large.
-COARSE = 2.0**-12
 # The most positions whose phases are measured to find out how they are rounded.
 MOST_ROUNDED = 2**13
 # Greater phases are infinite in float16.
 OVERFLOW = 65_504.0
-# The same for a function that ignores positions: each call needs as many rows.
+# The most positions of a search in a function that ignores positions: each call needs as many rows.
 SEARCHED_INDEX = 2**12
 
 
@@ -173,7 +171,7 @@ def _as_sentence(problem: str) -> str:
 def _with_own_factors(behaviour: Behaviour, probe: Probe) -> Behaviour:
     """A behaviour with the phases of the function itself if they matter."""
     are_exact = behaviour.precision == "exact" and behaviour.rope is not None and behaviour.rope.base is not None
-    if are_exact or behaviour.axis != "tokens" or probe.follows != "positions" or probe.roundoff > COARSE:
+    if are_exact or behaviour.axis != "tokens" or probe.follows != "positions" or probe.roundoff >= COARSE:
         return behaviour
     first, _, to_first, to_second = behaviour.map().channels
     row = np.zeros(probe.head_dim)

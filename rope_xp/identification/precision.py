@@ -15,6 +15,9 @@ ROUNDOFF = {name: 2.0**-bits for name, bits in SIGNIFICANT_BITS.items()}
 PRECISIONS = {"exact": ROUNDOFF["float64"], **{name: ROUNDOFF[name] for name in ("float32", "bfloat16", "float16")}}
 # The significant bits of the precisions that do not hold all positions of a test.
 COARSE_BITS = {name: SIGNIFICANT_BITS[name] for name in ("float16", "bfloat16")}
+# Results with this unit roundoff, or a greater one, say little about the precision of phases: their own noise is as
+# large. Sines and cosines with it give frequencies at many positions only.
+COARSE = ROUNDOFF["float16"]
 # At positions up to it, products with bfloat16 and float16 are seen to be rounded.
 SMALL = 8
 

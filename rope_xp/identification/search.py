@@ -33,6 +33,7 @@ from rope_xp.identification.pairs import (
     why_no_rotation,
 )
 from rope_xp.identification.precision import (
+    COARSE,
     COARSE_BITS,
     PRECISIONS,
     ROUNDOFF,
@@ -62,8 +63,6 @@ LONGEST = 2**20 + 1
 SHORT = np.array([0, 1, 2, 4, 5])
 # Lengths to test if longer ones fail.
 SHORTER_LENGTHS = tuple(2**k for k in (20, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3))
-# Sines and cosines with this unit roundoff, or a greater one, give frequencies at many positions only.
-COARSE = ROUNDOFF["float16"]
 # Numbers so many times larger than small ones, which float16 holds too. Functions that limit them are not linear.
 LOUDER = 256
 # All positions below it are tried before a value is said to explain the function.

@@ -75,6 +75,7 @@ def test_values_differ_from_the_position_of_brute_force(one, other, alike):
     assert unsure_of_same or report.same == (beyond is None)
     assert report.largest_change == pytest.approx(change[-1], abs=1e-9)
     assert bool(report.causes) or report.same
+    assert ("random keys" in str(report)) == (report.attention_moved is not None)
     back = compare(other[0], one[0], context=CONTEXT)
     assert (back.first_position, back.same) == (report.first_position, report.same)
     if first is not None and not unsure:
@@ -188,6 +189,7 @@ def test_what_is_not_compared_by_numbers():
     assert compare(None, still).same
     wider = RotaryEmbedding(head_dim=2 * WIDTH, layout="interleaved", base=50.0)
     of_heads = RotaryEmbedding(head_dim=WIDTH, layout="half", inv_freq=(((1.0, 0.5, 0.2, 0.1), (0.9, 0.4, 0.1, 0.1)),))
+    assert compare(of_heads, of_heads).same
     of_three = of_heads.replace(inv_freq=((*of_heads.inv_freq[0], (0.5,) * 4),))
     for one, other, causes, first, scores in (
         (None, A_ROPE, ("rotation",), 1, False),
@@ -338,3 +340,35 @@ def test_a_function_without_a_result_at_one_position(fails_at, wrong_at):
     assert (report.same, report.comparable) == (False, True)
     assert report.causes == ("calls",) if wrong_at is None else {*report.causes} <= {"calls", "unknown"}
     assert "fails: it raises ValueError: this position is missing" in " ".join(report.problems)
+
+
+def test_neither_of_two_functions_has_a_value():
+    """One has another result at one position, and the angles of the other grow with the square of the position."""
+
+    def of(angles_at, wrong_at=None):
+        def fn(x, positions):
+            y = np.einsum(
+                "...c,...cd->...d", x, matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), angles_at(positions))
+            )
+            return y * (1.0 + (positions == wrong_at))[:, None]
+
+        return fn
+
+    options = {"head_dim": WIDTH, "context": 200, "shape": "seq dim"}
+    squares, once = of(np.square), of(np.asarray, wrong_at=100)
+    for one, other, first in ((once, squares, 2), (squares, once, 2), (once, A_ROPE, None), (A_ROPE, squares, 2)):
+        report = compare(one, other, **options)
+        assert (report.same, report.causes, report.comparable) == (False, ("unknown",), True)
+        assert report.first_position == (first or 100)
+    assert compare(squares, squares, **options).same
+
+
+@pytest.mark.parametrize("rows", [7, 8])
+def test_a_table_is_measured_if_it_has_eight_rows(rows):
+    def fn(x, positions):
+        table = matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), range(rows))
+        return np.einsum("...c,...cd->...d", x, table[positions])
+
+    report = compare(fn, A_ROPE, context=100, shape="seq dim", head_dim=WIDTH)
+    assert (report.same, report.causes) == (False, ("length",))
+    assert ("the function fails from position 8 on" in " ".join(report.problems).lower()) == (rows == 8)

@@ -201,3 +201,18 @@ def test_far_rows_that_are_not_the_sum_of_their_channels_are_not_explained():
 
     found = identify(fn, WIDTH, shape="seq dim")
     assert found.rope is None and found.is_rotation and 0.5 < found.confidence < 0.9
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_state_that_a_long_call_leaves(keeps):
+    """The longest position so far divides the frequencies of later calls."""
+    longest, w = [0.0], frequencies(100.0, WIDTH)
+
+    def fn(x, positions):
+        longest[0] = max(longest[0] * keeps, float(positions.max()))
+        return oracle.rotate(np.asarray(x, np.float64), positions[:, None] * w / max(longest[0] / 64, 1.0), "half")
+
+    found = identify(fn, WIDTH, shape="seq dim")
+    assert found.stateful == keeps
+    words = "It keeps state: a short call gives another result after a long one."
+    assert (words in found.reasons) == keeps and (found.rope is None or not keeps)

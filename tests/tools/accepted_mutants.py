@@ -218,6 +218,12 @@ settings: inner = (f"{json.dumps(name)}: {_folded(each, max(width - len(name) - 
     A list has eight columns at least, and no other value is so short.
 plot: own = RotaryEmbedding(head_dim=2 {{*~>**}} rope.pairs, layout="half", inv_freq=frequencies.tolist())
     Only tables are computed, which have no other channels than those of pairs.
+probe: row = np.cos(np.arange(self.head_dim)) {{+~>%}} 1.5
+    Any row of numbers that differ will do.
+probe: of_axis = np.any(wrong, axis=tuple({0, 1, 2} {{-~>^}} {axis}))
+    The axis is one of the three.
+pairs: if start[0] > {{0.0~> -1.0}} and (frequencies <= errors).all():
+    The angle is a quarter turn, of either sign.
 """  # noqa: E501
 
 
