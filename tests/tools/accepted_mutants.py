@@ -172,6 +172,8 @@ overrides: if len(part.family.layers.by_type) > {{1~>0}} and not is_nested:
     A family with types of layers has two or more.
 llama_cpp_arguments: metadata[key] = {"int": int, "float": float, "str": str, "bool": lambda word: word {{==~>>}}= "true"}[kind](value)
     No key of this type changes anything.
+layers: period: int, key: str = "", {{*~>/}}, first: bool = False, last: bool = False, other: str = "sliding_attention"
+    The function is private, and each call names these arguments.
 """  # noqa: E501
 
 

@@ -404,7 +404,8 @@ class Bench:
     def test(self, mutants, lines, budget):
         """Test mutants: their outcomes, by name. What an earlier run has killed by a test is not tested again."""
         versions = set(lines.version_of_test.values())
-        known = {name: each for name, each in self._outcomes().items() if each["version"] in versions}
+        found = self._outcomes()
+        known = {name: each for name, each in found.items() if each["by"] and each["version"] in versions}
         quick, slow = [], []
         for mutant in mutants:
             if mutant["name"] in known:
