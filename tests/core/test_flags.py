@@ -174,6 +174,7 @@ def test_vllm_merges_into_a_part_of_a_part():
     block = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}
     rope = from_config(config, flags=vllm(thinker_config={"text_config": block}))
     assert (rope.base, rope.axes) == (5e4, 3) and from_config(config).base == 1e6
+    assert rope._provenance.path == ("thinker_config", "text_config")
 
 
 @pytest.mark.parametrize("length, factor", [(None, 4.0), (8192, 2.0), (2048, 1.0)])
