@@ -172,7 +172,7 @@ def part_of(config: Config, part: str | None) -> tuple[Config, str, Values]:
     _check_spelling(config, parts)
     with_indexer = [PART] if type_of_text(config, parts.get("text", ("", ""))[1]) in INDEXERS else []
     if part in with_indexer and not isinstance(config.get(f"{PART}_config"), Mapping):
-        part = None if _is_whole(config, model_type, parts) else "text"  # the indexer is beside the attention of text
+        part = "text"  # the indexer is beside its attention
     if part is None and _is_whole(config, model_type, parts):
         return config, model_type, {}
     wanted = "text" if part is None else part

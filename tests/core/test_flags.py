@@ -174,6 +174,7 @@ def test_vllm_merges_into_a_part_of_a_part():
     block = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}
     rope = from_config(config, flags=vllm(thinker_config={"text_config": block}))
     assert (rope.base, rope.axes) == (5e4, 3) and from_config(config).base == 1e6
+    assert rope._provenance.path == ("thinker_config", "text_config")
 
 
 @pytest.mark.parametrize("length, factor", [(None, 4.0), (8192, 2.0), (2048, 1.0)])
@@ -195,6 +196,15 @@ def test_a_fraction_that_vllm_loses_is_remarked(model_type, keys):
     )
     rope = from_config(config, flags=vllm(rope_parameters={"rope_type": "default", "rope_theta": 5e4}))
     assert rope.rotary_dim == 64 and ("without partial_rotary_factor rotates whole heads" in remarks(rope)) == is_lost
+
+
+def test_an_attention_factor_of_one_leaves_the_softmax_of_latent_attention_alone_in_vllm():
+    numbers = {"factor": 4.0, "original_max_position_embeddings": 4096, "mscale": 0.7, "mscale_all_dim": 0.5}
+    block = {"rope_type": "deepseek_yarn", "rope_theta": 1e4, "attention_factor": 1.0, **numbers}
+    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_theta": 1e4}
+    rope = from_config(config, flags=vllm(rope_parameters=block))
+    of_tables, of_all = (1.0 + 0.1 * number * math.log(4.0) for number in (0.7, 0.5))
+    assert rope.attention_factor == pytest.approx(of_tables / of_all, rel=1e-15) and rope.softmax_scale == 1.0
 
 
 def test_vllm_reads_keys_after_dots():

@@ -190,6 +190,12 @@ def test_a_config_of_transformers_is_in_no_other_format(name):
     assert (found is None) == (name != "llama-3.2-1b-mlx")
 
 
+@pytest.mark.parametrize("stated, is_remarked", [({}, False), ({"yarn_attn_factor": 1.2}, True)])
+def test_a_factor_that_llama_cpp_does_not_read_is_remarked(stated, is_remarked):
+    rope = from_config({**QWEN, **{f"qwen2.rope.scaling.{key}": value for key, value in stated.items()}})
+    assert any("does not read qwen2.rope.scaling" in each for each in rope._provenance.remarks) == is_remarked
+
+
 def test_layers_of_gguf_files():
     """The base of each layer, null where it is not rotated: `src/models` of llama.cpp."""
     for row in ROWS["layers of GGUF files"]:

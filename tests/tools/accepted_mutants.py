@@ -224,6 +224,8 @@ probe: of_axis = np.any(wrong, axis=tuple({0, 1, 2} {{-~>^}} {axis}))
     The axis is one of the three.
 pairs: if start[0] > {{0.0~> -1.0}} and (frequencies <= errors).all():
     The angle is a quarter turn, of either sign.
+layers: period: int, key: str = "", {{*~>/}}, first: bool = False, last: bool = False, other: str = "sliding_attention"
+    The function is private, and each call names these arguments.
 """  # noqa: E501
 
 
