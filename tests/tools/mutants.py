@@ -192,6 +192,9 @@ kernels/numba_kernel.py
         ==> if 0 <= row <= job[record + _TABLE_ROWS]:
     one row of memory for all threads: job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS)
         ==> 0 * fetch_and_add(address + 8 * _THREADS)
+    the next axis with the strides of the innermost: around = max(innermost - 6, record + _RECORD)
+        ==> around = innermost
+    rows of the next axis beyond its end: min(job[around] - index, (stop - start) // rows ==> min((stop - start) // rows
     axes in one that differ in y: zip(axes[-1][1:], found[1:]) ==> zip(axes[-1][1:2], found[1:2])
 kernels/numba_pairs.py
     bfloat16 cut off in place of rounded: _all(words, 0x7FFF) ==> _all(words, 0)
@@ -212,7 +215,7 @@ arrays/checks.py
 kernels/numba_sincos.py
     far positions without their upper word: position * high + upper * low ==> position * high
     the sign of the next quarter: if quarter & 2 else sin, -cos ==> if quarter & 1 else sin, -cos
-    one axis for all pairs: axis = axis_of_pair[j] ==> axis = 0
+    one axis for all pairs: place = axis_of_pair[j] * rows + row ==> place = row
     whole positions read in halves: kind == "int64", axes ==> False, axes
     tables without their factor: s * scale, c * scale ==> s, c
     the last rows left out: while part < parts: ==> while part < parts - (parts > 1):
