@@ -15,7 +15,7 @@ from zlib import crc32
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import registry
+from numba.core import cgutils, registry
 from numba.core.compiler import Compiler
 from numba.extending import intrinsic
 
@@ -52,6 +52,18 @@ def fetch_and_add(context: object, counter: object) -> Any:
     return types.intp(types.intp), generate
 
 
+@intrinsic
+def call(context: object, function: object, numbers: Any) -> Any:
+    """Call a C function of 64-bit integers by its address, with a tuple of them."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        numbers = cgutils.unpack_tuple(builder, arguments[1])
+        kind = ir.FunctionType(ir.IntType(64), [ir.IntType(64)] * len(numbers))
+        return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), numbers)
+
+    return types.intp(types.intp, numbers), generate
+
+
 def source_stamp(*modules: Any) -> int:
     """A number that changes with the source of these modules and of this one."""
     # Numba's cache on disk compares the file of an entry alone, and the variables that it encloses. An entry that
@@ -63,8 +75,8 @@ def source_stamp(*modules: Any) -> int:
 PATIENCE = 1.0  # seconds that compiling may take before a line says so
 
 
-def compiled_entry(entry: object, name: str) -> Any:
-    """The C function of `entry`, from the address of a job to an int. stderr says if compiling exceeds `PATIENCE`."""
+def compiled_entry(entry: object, name: str, arguments: int = 1) -> Any:
+    """The C function of `entry`, of integers such as the address of a job. stderr says if it takes `PATIENCE`."""
     progress = Timer(PATIENCE, _print_once, [f"rope_xp: compiling {name}, once; numba then keeps it on disk"])
     progress.daemon = True
 
@@ -75,7 +87,7 @@ def compiled_entry(entry: object, name: str) -> Any:
         return Compiler(*arguments)
 
     try:
-        return _compiled(entry, pipeline)
+        return _compiled(entry, pipeline, arguments)
     finally:
         progress.cancel()
 
@@ -85,13 +97,14 @@ def _print_once(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def _compiled(entry: Any, pipeline: Any) -> Any:
+def _compiled(entry: Any, pipeline: Any, arguments: int) -> Any:
+    signature = types.intp(*[types.intp] * arguments)
     options = {"error_model": "numpy", "pipeline_class": pipeline}
     try:
-        return numba.cfunc("intp(intp)", cache=True, **options)(entry).ctypes
+        return numba.cfunc(signature, cache=True, **options)(entry).ctypes
     except Exception as problem:  # damaged files, a full disk, nowhere to write
         reason = faults.reason(problem)
-    function = numba.cfunc("intp(intp)", **options)(entry).ctypes
+    function = numba.cfunc(signature, **options)(entry).ctypes
     folder = _settings.CACHE_DIR or f"{Path(__file__).parent}/__pycache__"
     faults.warn_once("cache", f"numba compiles in each process, because its cache in {folder} cannot be used: {reason}")
     return function

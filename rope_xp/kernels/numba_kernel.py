@@ -7,6 +7,7 @@ reference bit for bit, because no operation is fused or reordered.
 # Pyright does not know the types that functions have inside numba kernels.
 # pyright: reportMissingImports=false, reportCallIssue=false, reportPrivateImportUsage=false
 
+import ctypes
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -19,7 +20,7 @@ import numpy as np
 from rope_xp.arrays import libraries, memory, threads
 from rope_xp.arrays.signature import Plans
 from rope_xp.kernels import numba_pairs
-from rope_xp.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
+from rope_xp.kernels.numba_jobs import call, compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
 from rope_xp.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of
 from rope_xp.kernels.reference import Angles, Rotation
 from rope_xp.types import Array
@@ -29,15 +30,16 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 # The size of the parts that threads take, in bytes of x. Large arrays have larger parts, up to four times this size:
 # measured, they are faster in memory.
 BYTES_PER_PART = 2**18
-_ROWS_PER_RUN = 16  # how many rows one call of `_rotate_run` rotates, at most
+_ROWS_PER_RUN = 128  # how many rows one call of `rotate_run` rotates, at most: their other channels are copied before
 
 # A job is a list of words. It begins with:
 # - a counter of the parts that threads have taken, and the number of parts;
 # - a counter of the threads;
 # - the places, in the job, of a row of NaN and of the memory of all threads, and the words of memory for each thread;
-# - the place of the first record.
+# - the place of the first record;
+# - the address of the function that rotates rows of a dtype, and the size of its numbers in bytes.
 # The addresses of all arrays follow, and then a record for each array.
-_TAKEN, _ALL_PARTS, _THREADS, _NANS, _MEMORY, _MEMORY_WORDS, _FIRST_RECORD, _ADDRESSES = range(8)
+_TAKEN, _ALL_PARTS, _THREADS, _NANS, _MEMORY, _MEMORY_WORDS, _FIRST_RECORD, _RUN, _SIZE, _ADDRESSES = range(10)
 # A record begins with these words. For each axis of rows follow its size and its strides in x, y, sin, cos and
 # positions. Strides and steps are in bytes. `_PLACE` is the place of the first address of the array. `_INTEGER` is the
 # size of a position, or 0 where there are none.
@@ -131,7 +133,8 @@ def _converted(kind: str, sin: Array, cos: Array, *positions: Any) -> tuple[Any,
 
 def self_test(x: Array) -> bool:
     """Compile the kernel for the dtype of `x`, or load it from disk; raise if neither is possible."""
-    _entry(libraries.dtype_name(x.dtype))
+    _run_of(libraries.dtype_name(x.dtype))
+    _entry()
     return True
 
 
@@ -211,14 +214,14 @@ def _launch(kind: str, records: list[list[int]], place: int, inplace: bool) -> _
     words = -(-2 * width * BYTES[kind] // 8) if is_scratch_needed else 0
     nans = array("q", np.full(2 * width * records[0][_BLOCKS], np.nan, _wide(kind)).tobytes())
     after = place + sum(map(len, records))
-    header = (0, parts, 0, after, after + len(nans), words, place)
+    run: Any = ctypes.cast(_run_of(kind), ctypes.c_void_p).value
+    header = (0, parts, 0, after, after + len(nans), words, place, run, BYTES[kind])
     job = array("q", [*header, *(0,) * (place - len(header)), *(word for record in records for word in record)])
-    return _Launch(_entry(kind), job + nans, parts, min(parts, 1 + size // BYTES_PER_PART), words)
+    return _Launch(_entry(), job + nans, parts, min(parts, 1 + size // BYTES_PER_PART), words)
 
 
 @numba.njit(error_model="numpy")
-def _copy_channels(tag, source, source_step, target, target_step, count):
-    size = size_of(tag)
+def _copy_channels(size, source, source_step, target, target_step, count):
     if source_step == size and target_step == size:
         copy(source, target, count * size)
     else:
@@ -226,54 +229,86 @@ def _copy_channels(tag, source, source_step, target, target_step, count):
             copy(source + channel * source_step, target + channel * target_step, size)
 
 
-@numba.njit(error_model="numpy")
-def _rotate_run(tag, reads, writes, x, x_step, x_row, y, y_step, y_row, sin, sin_row, cos, cos_row, rows, width, sign):
-    """Rotate rows of pairs: as vectors if channels are contiguous, the rest as shorter vectors and one by one."""
-    size, lanes = size_of(tag), lanes_of(tag)
-    wide = 64 // lanes
-    contiguous = width if x_step == size and y_step == size else 0
-    x_partner, x_step = (width * x_step, x_step) if reads else (x_step, 2 * x_step)
-    y_partner, y_step = (width * y_step, y_step) if writes else (y_step, 2 * y_step)
-    for _ in range(rows):
-        j = 0
-        while j + lanes <= contiguous:
-            x_at, y_at, sin_at, cos_at = x + j * x_step, y + j * y_step, sin + j * wide, cos + j * wide
-            rotate_pairs(tag, 0, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
-            j += lanes
-        if j + 8 <= contiguous:
-            x_at, y_at, sin_at, cos_at = x + j * x_step, y + j * y_step, sin + j * wide, cos + j * wide
-            rotate_pairs(tag, 8, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
-            j += 8
-        if j + 4 <= contiguous:
-            x_at, y_at, sin_at, cos_at = x + j * x_step, y + j * y_step, sin + j * wide, cos + j * wide
-            rotate_pairs(tag, 4, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
-            j += 4
-        while j < width:
-            x_at, y_at, sin_at, cos_at = x + j * x_step, y + j * y_step, sin + j * wide, cos + j * wide
-            rotate_pairs(tag, 1, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
-            j += 1
-        x, y, sin, cos = x + x_row, y + y_row, sin + sin_row, cos + cos_row
+@cache
+def _run_of(kind: str) -> Any:
+    """The function that rotates rows of pairs: as vectors if channels are contiguous, the rest as shorter vectors."""
+    tag, stamp = TAGS[kind], source_stamp(numba_pairs)
+
+    def rotate_run(address, record, x, x_step, y, y_step, sin, cos, position, nans, outer, rows):
+        _ = stamp  # the cache of numba compares what a function encloses
+        job, size, lanes = pointer_to(address, _INT64), size_of(tag), lanes_of(tag)
+        wide, width, sign = 64 // lanes, job[record + _WIDTH], job[record + _SIGN]
+        contiguous = width if x_step == size and y_step == size else 0
+        reads, writes, integer = (
+            job[record + _READ_HALVES] != 0,
+            job[record + _WRITE_HALVES] != 0,
+            job[record + _INTEGER],
+        )
+        x_partner, x_step = (width * x_step, x_step) if reads else (x_step, 2 * x_step)
+        y_partner, y_step = (width * y_step, y_step) if writes else (y_step, 2 * y_step)
+        innermost = record + _RECORD + 6 * (job[record + _AXES] - 1)
+        around = max(innermost - 6, record + _RECORD)  # the next axis; if there is none, `outer` is 1
+        # Read here, because a compiler cannot know that the loops do not write them.
+        x_inner, y_inner, sin_inner = job[innermost + 1], job[innermost + 2], job[innermost + 3]
+        cos_inner, position_inner = job[innermost + 4], job[innermost + 5]
+        for _ in range(outer):
+            x_row, y_row, sin_row, cos_row, position_row = x, y, sin, cos, position
+            for _ in range(rows):
+                if integer:
+                    row = read(_INT32, position_row) if integer == 4 else read(_INT64, position_row)
+                    sin_row, cos_row = nans, nans
+                    if 0 <= row < job[record + _TABLE_ROWS]:
+                        sin_row, cos_row = sin + row * job[record + _SIN_STEP], cos + row * job[record + _COS_STEP]
+                j = 0
+                while j + lanes <= contiguous:
+                    x_at, y_at = x_row + j * x_step, y_row + j * y_step
+                    sin_at, cos_at = sin_row + j * wide, cos_row + j * wide
+                    rotate_pairs(tag, 0, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+                    j += lanes
+                if j + 8 <= contiguous:
+                    x_at, y_at = x_row + j * x_step, y_row + j * y_step
+                    sin_at, cos_at = sin_row + j * wide, cos_row + j * wide
+                    rotate_pairs(tag, 8, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+                    j += 8
+                if j + 4 <= contiguous:
+                    x_at, y_at = x_row + j * x_step, y_row + j * y_step
+                    sin_at, cos_at = sin_row + j * wide, cos_row + j * wide
+                    rotate_pairs(tag, 4, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+                    j += 4
+                if j + 2 <= contiguous:
+                    x_at, y_at = x_row + j * x_step, y_row + j * y_step
+                    sin_at, cos_at = sin_row + j * wide, cos_row + j * wide
+                    rotate_pairs(tag, 2, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+                    j += 2
+                while j < width:
+                    x_at, y_at = x_row + j * x_step, y_row + j * y_step
+                    sin_at, cos_at = sin_row + j * wide, cos_row + j * wide
+                    rotate_pairs(tag, 1, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+                    j += 1
+                x_row, y_row, sin_row = x_row + x_inner, y_row + y_inner, sin_row + sin_inner
+                cos_row, position_row = cos_row + cos_inner, position_row + position_inner
+            x, y, sin = x + job[around + 1], y + job[around + 2], sin + job[around + 3]
+            cos, position = cos + job[around + 4], position + job[around + 5]
+        return 0
+
+    return compiled_entry(rotate_run, f"the rotation of {kind}", arguments=12)
 
 
 @numba.njit(error_model="numpy")
-def _rotate_rows(tag, job, record, start, stop, nans, scratch):
-    place, integer, size, wide = job[record + _PLACE], job[record + _INTEGER], size_of(tag), 64 // lanes_of(tag)
-    x_step, y_step, blocks, width = (
-        job[record + _X_STEP],
-        job[record + _Y_STEP],
-        job[record + _BLOCKS],
-        job[record + _WIDTH],
-    )
-    reads, writes, sign = job[record + _READ_HALVES] != 0, job[record + _WRITE_HALVES] != 0, job[record + _SIGN]
+def _rotate_rows(address, record, start, stop, scratch):
+    job = pointer_to(address, _INT64)
+    place, size, nans = job[record + _PLACE], job[_SIZE], address + 8 * job[_NANS]
+    wide = 8 if size == 8 else 4  # of a number of tables
+    x_step, y_step = job[record + _X_STEP], job[record + _Y_STEP]
+    blocks, width = job[record + _BLOCKS], job[record + _WIDTH]
     first, dim = job[record + _FIRST], job[record + _DIM]
     end = first + 2 * blocks * width
     is_moved = job[place] != job[place + 1]
     axes = record + _RECORD
     innermost = axes + 6 * (job[record + _AXES] - 1)
-    x_row, y_row, sin_row, cos_row = job[innermost + 1], job[innermost + 2], job[innermost + 3], job[innermost + 4]
-    needs_scratch = not is_moved and reads != writes
-    # How many rows one call rotates, at most. It is 1 if each row has a position of its own.
-    most = 1 if needs_scratch or job[innermost + 5] != 0 else _ROWS_PER_RUN
+    x_row, y_row, around = job[innermost + 1], job[innermost + 2], max(innermost - 6, axes)
+    needs_scratch = not is_moved and job[record + _READ_HALVES] != job[record + _WRITE_HALVES]
+    most = 1 if needs_scratch else _ROWS_PER_RUN
     while start < stop:
         x, y, sin, cos, position = job[place], job[place + 1], job[place + 2], job[place + 3], job[place + 4]
         rest = start
@@ -285,43 +320,47 @@ def _rotate_rows(tag, job, record, start, stop, nans, scratch):
             sin += index * job[axis + 3]
             cos += index * job[axis + 4]
             position += index * job[axis + 5]
-        rows = min(job[innermost] - start % job[innermost], stop - start, most)
-        start += rows
-        if integer:
-            row = read(_INT32, position) if integer == 4 else read(_INT64, position)
-            if 0 <= row < job[record + _TABLE_ROWS]:
-                sin, cos = sin + row * job[record + _SIN_STEP], cos + row * job[record + _COS_STEP]
-            else:
-                sin, cos = nans, nans
+        inside = start % job[innermost]
+        rows = min(job[innermost] - inside, stop - start, most)
+        # Whole rows of the innermost axis continue along the next one.
+        outer = 1
+        if rows == job[innermost] and around < innermost:
+            index = start // rows % job[around]
+            outer = max(1, min(job[around] - index, (stop - start) // rows, most // rows))
+        start += outer * rows
         if is_moved and end - first < dim:
-            for row in range(rows):
-                source, target = x + row * x_row, y + row * y_row
-                _copy_channels(tag, source, x_step, target, y_step, first)
-                _copy_channels(tag, source + end * x_step, x_step, target + end * y_step, y_step, dim - end)
+            for index in range(outer):
+                for row in range(rows):
+                    source = x + index * job[around + 1] + row * x_row
+                    target = y + index * job[around + 2] + row * y_row
+                    _copy_channels(size, source, x_step, target, y_step, first)
+                    _copy_channels(size, source + end * x_step, x_step, target + end * y_step, y_step, dim - end)
         for block in range(blocks):
             channel = first + 2 * width * block
             source, step, target = x + channel * x_step, x_step, y + channel * y_step
             if needs_scratch:
-                _copy_channels(tag, source, x_step, scratch, size, 2 * width)
+                _copy_channels(size, source, x_step, scratch, size, 2 * width)
                 source, step = scratch, size
             of_block = width * block * wide
-            _rotate_run(
-                tag, reads, writes, source, step, x_row, target, y_step, y_row,
-                sin + of_block, sin_row, cos + of_block, cos_row, rows, width, sign,
+            sin_at, cos_at, nans_at = sin + of_block, cos + of_block, nans + of_block
+            arguments = (
+                address, record, source, step, target, y_step, sin_at, cos_at, position, nans_at, outer, rows
             )  # fmt: skip
+            call(job[_RUN], arguments)
 
 
 _INT32, _INT64 = np.int32(0), np.int64(0)  # these tell `pointer_to` the dtype
 
 
 @cache
-def _entry(kind: str) -> Any:
-    tag, stamp = TAGS[kind], source_stamp(numba_pairs)
+def _entry() -> Any:
+    """The function that takes parts of a job, for all dtypes."""
+    stamp = source_stamp(numba_pairs)
 
     def rotate(address):
         _ = stamp  # the cache of numba compares what a function encloses
         job = pointer_to(address, _INT64)
-        parts, nans = job[_ALL_PARTS], address + 8 * job[_NANS]
+        parts = job[_ALL_PARTS]
         scratch = address + 8 * (job[_MEMORY] + job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS))
         done = 0
         part = fetch_and_add(address)
@@ -331,9 +370,9 @@ def _entry(kind: str) -> Any:
                 index -= job[record + _PARTS]
                 record += job[record + _LENGTH]
             rows, count = job[record + _ROWS], job[record + _PARTS]
-            _rotate_rows(tag, job, record, rows * index // count, rows * (index + 1) // count, nans, scratch)
+            _rotate_rows(address, record, rows * index // count, rows * (index + 1) // count, scratch)
             done += 1
             part = fetch_and_add(address)
         return done
 
-    return compiled_entry(rotate, f"the rotation of {kind}")
+    return compiled_entry(rotate, "the rotation")

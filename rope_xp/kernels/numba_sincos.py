@@ -25,8 +25,12 @@ _S0, _S1, _S2, _S3, _S4 = map(np.float32, (exact_phases.SINE[32][0] - 1.5, *exac
 _C1, _C2, _C3, _C4, _C5 = map(np.float32, (exact_phases.COSINE[32][1] + 1.25, *exact_phases.COSINE[32][2:]))
 _ONE, _LEADING_SINE, _LEADING_COSINE = np.float32(1.0), np.float32(1.5), np.float32(1.25)
 _PER_STEP, _PER_UNIT = np.float32(2.0**-11), np.float32(2.0**-30)
-_INT32, _INT64, _FLOAT32 = np.int32(0), np.int64(0), np.float32(0)  # these tell `pointer_to` the dtype
-_WORDS_OF_JOB = 11
+_INT32, _INT64, _FLOAT32, _FLOAT64 = (
+    np.int32(0),
+    np.int64(0),
+    np.float32(0),
+    np.float64(0),
+)  # these tell `pointer_to` the dtype
 
 
 class Program(NamedTuple):
@@ -114,31 +118,29 @@ def _phase(position, high, low):
 
 
 @numba.njit(error_model="numpy")
-def _make_rows(job, start, stop):
+def _make_rows(address, start, stop):
     """The rows of tables from `start` to `stop`."""
-    # The phases of a row are stored first, because two loops compile to better vector instructions than one.
-    rows, pairs, is_wide, axes = job[6], job[7], job[8], job[9]
-    narrow = numba.carray(pointer_to(job[1], _INT32), (axes, rows))
-    wide = numba.carray(pointer_to(job[1], _INT64), (axes, rows))
-    sin = numba.carray(pointer_to(job[2], _FLOAT32), (rows, pairs))
-    cos = numba.carray(pointer_to(job[3], _FLOAT32), (rows, pairs))
-    high = numba.carray(pointer_to(job[4], _INT64), pairs)
-    low = numba.carray(pointer_to(job[4] + 8 * pairs, _INT64), pairs)
-    axis_of_pair = numba.carray(pointer_to(job[4] + 16 * pairs, _INT64), pairs)
-    scale = np.float32(job.view(np.float64)[10])
-    row_phases = np.empty(pairs, np.int32)
+    # Plain pointers compile in half the time of arrays. The phases of a row are stored first, in the place of its
+    # cosines, because two loops compile to better vector instructions than one.
+    job, scale = pointer_to(address, _INT64), np.float32(pointer_to(address + 8 * 10, _FLOAT64)[0])
+    rows, pairs, is_wide, axes = job[6], job[7], job[8] != 0, job[9]
+    narrow, wide = pointer_to(job[1], _INT32), pointer_to(job[1], _INT64)
+    high, low = pointer_to(job[4], _INT64), pointer_to(job[4] + 8 * pairs, _INT64)
+    axis_of_pair = pointer_to(job[4] + 16 * pairs, _INT64)
     for row in range(start, stop):
+        sin, cos = pointer_to(job[2] + 4 * pairs * row, _FLOAT32), pointer_to(job[3] + 4 * pairs * row, _FLOAT32)
+        phases = pointer_to(job[3] + 4 * pairs * row, _INT32)
         if axes == 1:
-            position = wide[0, row] if is_wide else np.int64(narrow[0, row])
+            position = wide[row] if is_wide else np.int64(narrow[row])
             for j in range(pairs):
-                row_phases[j] = _phase(position, high[j], low[j])
+                phases[j] = _phase(position, high[j], low[j])
         else:
             for j in range(pairs):
-                axis = axis_of_pair[j]
-                row_phases[j] = _phase(wide[axis, row] if is_wide else np.int64(narrow[axis, row]), high[j], low[j])
+                place = axis_of_pair[j] * rows + row
+                phases[j] = _phase(wide[place] if is_wide else np.int64(narrow[place]), high[j], low[j])
         for j in range(pairs):
-            s, c = _sin_cos(row_phases[j])
-            sin[row, j], cos[row, j] = s * scale, c * scale
+            s, c = _sin_cos(phases[j])
+            sin[j], cos[j] = s * scale, c * scale
 
 
 @cache
@@ -147,12 +149,12 @@ def _entry() -> Any:
 
     def make_tables(address):
         _ = stamp  # the cache of numba compares what a function encloses
-        job = numba.carray(pointer_to(address, _INT64), _WORDS_OF_JOB)
+        job = pointer_to(address, _INT64)
         parts, rows = job[5], job[6]
         done = 0
         part = fetch_and_add(address)
         while part < parts:
-            _make_rows(job, rows * part // parts, rows * (part + 1) // parts)
+            _make_rows(address, rows * part // parts, rows * (part + 1) // parts)
             done += 1
             part = fetch_and_add(address)
         return done

@@ -197,7 +197,8 @@ def test_who_waits_for_the_compiler_is_told_once(patience, lines, tmp_path):
     """And never again: the second process finds all on disk, and says nothing even if the disk is slow."""
     script = PATIENCE.format(patience) + PROGRAM + "assert is_right() and is_right()"
     told = [line for line in run(tmp_path, script, NUMBA_CACHE_DIR=str(tmp_path / "cache")).splitlines() if line]
-    assert told == ["rope_xp: compiling the rotation of float32, once; numba then keeps it on disk"] * lines
+    parts = ("the rotation of float32", "the rotation")
+    assert told == [f"rope_xp: compiling {part}, once; numba then keeps it on disk" for part in parts] * lines
     script = SLOW_DISK + PATIENCE.format(0.01) + PROGRAM + "assert is_right()"
     assert run(tmp_path, script, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == ""
 
