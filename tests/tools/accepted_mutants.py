@@ -172,6 +172,8 @@ settings: inner = (f"{json.dumps(name)}: {_folded(each, max(width - len(name) - 
     A list has eight columns at least, and no other value is so short.
 plot: own = RotaryEmbedding(head_dim=2 {{*~>**}} rope.pairs, layout="half", inv_freq=frequencies.tolist())
     Only tables are computed, which have no other channels than those of pairs.
+findings: if pair {{<~>is not}} min(len(found), len(expected)):
+    The first pair that differs is at most this number, and CPython has one object for each small number.
 """  # noqa: E501
 
 
