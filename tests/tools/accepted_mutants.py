@@ -154,6 +154,10 @@ progressions: context.prec = {{40~>41}}
     Results are rounded to 17 digits.
 memory: if wide.min() > -(2.0**{{16~> 15}}) and wide.max() < 2.0**16:  # neither infinite nor NaN
     The other way gives the same numbers.
+alignment: xp, tables = libraries.namespace(pairs[0][{{0~> -1}}]), []
+    Both tables of a pair belong to one library.
+checks: changed = (narrow != x) & (x {{==~>>=}} x)
+    Both are false for NaN alone.
 """  # noqa: E501
 
 
