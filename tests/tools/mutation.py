@@ -370,6 +370,8 @@ class Tested:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session):
+        if session.testsfailed:  # while tests were collected: a changed copy cannot be imported
+            raise session.Interrupted(f"{session.testsfailed} errors while collecting")
         items = {item.nodeid: item for item in session.items}
         # A mistake in a table may change which tests there are. Else, all that were measured must be here.
         measured = {name for each in self.mutants if each["pairs"] or not each["texts"] for name in each["tests"]}
@@ -488,7 +490,6 @@ class Bench:
 
     def _test_copy(self, mutant, lines, tell):
         """Test one mutant with a changed copy of the package."""
-        before = len(self.results.read_text()) if self.results.exists() else 0
         doctests = {name for name, file in lines.file_of_test.items() if self.package in Path(file).parents}
         mutant = {**mutant, "tests": {name: each for name, each in mutant["tests"].items() if name not in doctests}}
         with tempfile.TemporaryDirectory() as folder:
@@ -502,7 +503,7 @@ class Bench:
                 return self._run(package, [mutant], lines, tell)
 
             code = in_fork(run, seconds=300 + 20 * sum(mutant["tests"].values()), log=self.log)
-        if len(self.results.read_text()) == before:
+        if code != 0:
             tell(mutant, "killed by time" if code is None else "killed at import", "")
 
 
