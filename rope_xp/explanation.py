@@ -179,7 +179,7 @@ def with_scaling(rope: Embedding, extended: int | None) -> str:
     if extended is not None and stated < extended:
         return (
             f"The config states {stated:,} tokens, less than the scaling reaches. So the scaling may have been added "
-            "after training, which then showed no other angles."
+            "after training. In training, the model then saw no other angles."
         )
     published = f" {PUBLISHED[type(rule)]}" if type(rule) in PUBLISHED else ""
     return (

@@ -108,7 +108,7 @@ def _of_folder(folder: Path) -> Contents:
     else:
         refuse(folder, "a folder without such files" if names else "an empty folder")
     if others and len(others) < len(tensors):
-        second = f"{others[0]} was not read: it has the same weights under Meta's names. Give its path to identify it."
+        second = f"{others[0]} was not read: Meta's names for the same weights, it seems. Give its path to identify it."
         found = found._replace(warnings=(*found.warnings, second))
     return found
 

@@ -27,6 +27,7 @@ from rope_xp.configs.writers.gguf_architectures import NOT_ROTARY, gguf_layout
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.types import Config, Embedding, Values
 
+OF_OTHER_NAMES = "params.json is about tensors under Meta's names, and there is no config.json"
 MAX_BUFFERS = 512
 MAX_PAIRS = 2**14
 # By dtype: the format of `struct`, and the error of a frequency, relative and absolute. A float32 frequency is the
@@ -95,6 +96,8 @@ def _embedding(contents: Contents, format_: str | None) -> tuple[RotaryEmbedding
     """What the config describes, its layout, and a conclusion if it does not describe one embedding."""
     if not contents.config:
         return None, None, [("embedding: cannot tell", "no config is beside the tensors")]
+    if _is_of_other_names(contents, format_):
+        return None, None, [("embedding: cannot tell", OF_OTHER_NAMES)]
     of_transformers = contents.config_path is not None and contents.config_path.name == "config.json"
     options: Values = {"layout": "interleaved"} if format_ == META and of_transformers else {}
     try:
@@ -125,12 +128,20 @@ def _layout(contents: Contents, format_: str | None, of_config: str | None) -> t
         interleaved = config.get("rotary_interleaved")
         source = "Megatron's default" if interleaved is None else f"rotary_interleaved in {contents.config_name}"
         return "interleaved" if interleaved else "half", source
+    if _is_of_other_names(contents, format_):
+        return None, OF_OTHER_NAMES
     name, of_family = _family(config)
     if of_config or of_family:
-        return of_config or of_family, f"model_type {name!r} in {contents.config_name}"
+        source = f"model_type {name!r} in {contents.config_name}" if name else contents.config_name
+        return of_config or of_family, source
     if format_ is None or config:
         return None, "no known model_type in a config" if config else "neither names nor a config say it"
     return None, "transformers has such names for half (Llama) and for interleaved (Cohere); config.json would say it"
+
+
+def _is_of_other_names(contents: Contents, format_: str | None) -> bool:
+    """Whether the only config is that of the same weights under Meta's names, whose channels are in another order."""
+    return format_ in (HUGGING_FACE, MLX) and contents.config_name == "params.json"
 
 
 def _family(config: Config) -> tuple[object, str | None]:

@@ -139,9 +139,9 @@ def compare(
 ) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
-    A and B are files, or module:function. A layer, part, length or layout is one of files. With --flags, B is what an
-    engine computes from it with these arguments; without B, the flags are those of A. The exit code is 1 if the two
-    differ, and 2 if they cannot be compared.
+    A and B are files, or module:function. Options for a layer, part, length or layout are about files. With
+    --flags, B is what an engine computes from it with these arguments; without B, the flags are those of A. The exit
+    code is 1 if the two differ, and 2 if they cannot be compared.
 
     \b
     Example: rope-xp compare old/config.json new/config.json
@@ -180,14 +180,16 @@ def compare(
 def identify(file: str, head_dim: int | None, as_json: bool) -> int:
     """Say which format a checkpoint has, or which rotary embedding a function computes.
 
-    The function is called as function(x, positions). The exit code is 1 if no embedding explains it.
+    The function is called as function(x, positions). The exit code is 1 if the layout of the checkpoint cannot be told,
+    if no embedding explains the function, or if the report has warnings.
 
     \b
     Example: rope-xp identify model.safetensors
     Example: rope-xp identify my_model:apply_rope --head-dim 64
     """
     if not is_function(file):
-        return show(_shown(rope_xp.identify_checkpoint(file)), as_json)
+        found = rope_xp.identify_checkpoint(file)
+        return show(_shown(found), as_json) or int(found.layout is None)
     if head_dim is None:
         raise click.UsageError("--head-dim must be given for a function")
     report = rope_xp.identify(function(file), head_dim)
@@ -271,7 +273,7 @@ def convert(
 ) -> int:
     """Write the embedding of a config for another program: keys as JSON, or options.
 
-    The keys for transformers belong into rope_parameters of config.json. If layers differ, the settings of all of them
+    The keys for transformers belong in rope_parameters of config.json. If layers differ, the settings of all of them
     are written, by their types. With "all", a page has the settings for each program, or why it has none; a version is
     then ENGINE=VERSION, such as --engine-version llama.cpp=0.5.0.
 

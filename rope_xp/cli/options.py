@@ -121,7 +121,7 @@ CALLS = options(
 # The parameters of scaling rules, as their classes have them.
 PARAMETERS = {
     "factor": "The factor, if it is not the ratio of the lengths.",
-    "beta_fast": "yarn: pairs with more turns in training are kept.",
+    "beta_fast": "yarn: pairs with more turns in training than this are kept.",
     "beta_slow": "yarn: pairs with fewer turns are interpolated.",
     "attention_factor": "yarn, longrope: the factor of sines and cosines.",
     "mscale": "yarn: DeepSeek's parameter of attention.",

@@ -120,6 +120,14 @@ def test_functions_are_imported_from_the_folder_of_the_command(run, tmp_path, mo
         assert (code, text, errors.count("\n")) == (2, "", 1) and errors.startswith(f"rope-xp: {message}")
 
 
+def test_identify_says_whether_the_layout_of_a_checkpoint_is_known(run, tmp_path):
+    for name, code in (("layers.0.attention.wq.weight", 0), ("model.layers.0.self_attn.q_proj.weight", 1)):
+        header = json.dumps({name: {"dtype": "F32", "shape": [0, 8], "data_offsets": [0, 0]}}).encode()
+        (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        found = run("identify", str(tmp_path))
+        assert found[0] == code and ("layout: cannot tell" in found[1]) == bool(code)
+
+
 def test_extend_lists_rules_explains_one_and_prints_settings(run, file):
     rope = from_config(CONFIGS[PLAIN])
     assert run("extend", file(PLAIN), "--to", "32k")[:2] == (0, f"{rope.extend(2**15)}\n")

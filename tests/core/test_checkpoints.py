@@ -256,6 +256,11 @@ def test_a_folder_with_both_formats_of_mistral(tmp_path):
     assert (both.format, both.layout, one.format, one.layout) == ("Hugging Face", "half", "Meta", "interleaved")
     assert "consolidated.safetensors was not read" in both.warnings[0]
     assert ("heads: 4", "n_heads in params.json") in one.conclusions
+    (tmp_path / "config.json").unlink()  # params.json says how the channels of the other file are paired
+    found = identify_checkpoint(tmp_path)
+    assert (found.format, found.layout, found.embedding) == ("Hugging Face", None, None)
+    told = [(name, why) for name, why in found.conclusions if name in ("layout: cannot tell", "embedding: cannot tell")]
+    assert len(told) == 2 and all("no config.json" in why for _, why in told)
 
 
 # Buffers of frequencies.
