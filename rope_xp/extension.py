@@ -73,7 +73,7 @@ METHODS: dict[str, Method] = {
         "the attention factor",
         "Its limits, 32 and 1 turns within the trained length, and its attention factor are those that suit LLaMA "
         "models (YaRN, sections 3.2 and 3.4).",
-        "wanted, with a tenth of the tokens of earlier methods (YaRN, abstract)",
+        "wanted; tokens: a tenth of earlier methods (YaRN, abstract)",
         (YARN,),
     ),
     "llama3": Method(

@@ -5,7 +5,6 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import engines
 import numpy as np
@@ -28,7 +27,6 @@ from rope_xp import (
     from_config,
 )
 from rope_xp.configs.writers import with_length
-from rope_xp.extension import METHODS
 from rope_xp.spectrum import lengths_of
 
 TRAINED, TO = 4096, 32_768
@@ -228,16 +226,6 @@ def test_choices_are_text_markdown_and_a_dict():
     assert found["choices"][3]["rope"] == repr(of_yarn.rope) and found["choices"][5]["rope"] is None
     assert found["recommendation"]["rule"] == "yarn" and found["recommendation"]["engines"] == []
     assert all(each.sources for each in choices.choices)
-
-
-def test_the_page_says_what_papers_say():
-    """Every rule with its source, in the words of the report in Python."""
-    page = " ".join((Path(__file__).parents[2] / "docs/howto/extend.md").read_text().split())
-    for rule, method in METHODS.items():
-        for text in (method.trade_offs, method.fine_tuning, *method.sources, f"`{rule}` {method.does}"):
-            assert text in page
-    for number in ("2306.15595", "2309.00071", "2402.13753", "2407.21783", "2309.16039"):
-        assert number in page
 
 
 # The rule that is recommended, the pairs that it changes at short lengths, and how many times scores grow.
