@@ -253,8 +253,9 @@ def narrow(wide: Any, numbers: Any, other: Any, are_small: bool) -> None:
         with np.errstate(over="ignore"):  # overflow gives infinity, as in the other kernels
             numbers[...] = wide
         return
-    # The inverse of `widen`. The product rounds numbers below 2**-14 to a multiple of 2**-37, before they are rounded
-    # to one of 2**-24.
+    # The inverse of `widen`, down to 2**-14: its product would round smaller numbers twice.
+    below = np.abs(wide, out=other) < 2.0**-14
+    small = wide[below]
     bits, added = wide.view(np.int32), other.view(np.int32)
     np.multiply(wide, np.float32(2.0**-112), out=wide)
     np.right_shift(bits, 13, out=added)
@@ -263,6 +264,7 @@ def narrow(wide: Any, numbers: Any, other: Any, are_small: bool) -> None:
     np.add(bits, added, out=bits)
     np.right_shift(bits, 13, out=bits)
     numbers.view(np.int16)[...] = bits
+    numbers[below] = small
 
 
 def from_numpy(numbers: Array, like: object) -> Any:

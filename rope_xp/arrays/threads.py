@@ -88,23 +88,24 @@ def share(work: Callable[[Iterator[Any]], None], parts: Sequence[Any], count: in
     context, left, errors = copy_context(), deque(parts), []
 
     def entry(_: int) -> int:
-        taken: list[Any] = []
+        taken = 0
 
         def parts_of_thread() -> Iterator[Any]:
+            nonlocal taken
             while left:
                 try:
-                    taken.append(left.popleft())
+                    part = left.popleft()
                 except IndexError:  # another thread has taken the last part
                     return
-                yield taken[-1]
+                taken += 1
+                yield part
 
         try:
             context.copy().run(work, parts_of_thread())
-        except Exception as error:
+        except BaseException as error:  # an interrupt too: no thread may go on after it is raised
             errors.append(error)
-            taken.extend(left)  # nobody waits for the rest
-            left.clear()
-        return len(taken)
+            deque(parts_of_thread(), maxlen=0)  # nobody does the rest
+        return taken
 
     _run_in_plain_threads(entry, 0, len(parts), 1 if _is_worker() else count, ())
     if errors:

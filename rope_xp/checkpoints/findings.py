@@ -141,7 +141,8 @@ def _layout(contents: Contents, format_: str | None, of_config: str | None) -> t
 
 def _is_of_other_names(contents: Contents, format_: str | None) -> bool:
     """Whether the only config is that of the same weights under Meta's names, whose channels are in another order."""
-    return format_ in (HUGGING_FACE, MLX) and contents.config_name == "params.json"
+    is_of_meta = contents.config_name == "params.json" and _family(contents.config)[1] is None
+    return is_of_meta and format_ in (HUGGING_FACE, MLX)
 
 
 def _family(config: Config) -> tuple[object, str | None]:

@@ -291,6 +291,7 @@ def _run_of(kind: str) -> Any:
             cos, position = cos + job[around + 4], position + job[around + 5]
         return 0
 
+    rotate_run.__qualname__ = f"rotate_run_{kind}"  # a file of the cache for each: two processes may write at once
     return compiled_entry(rotate_run, f"the rotation of {kind}", arguments=12)
 
 

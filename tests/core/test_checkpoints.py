@@ -259,6 +259,9 @@ def test_a_folder_with_both_formats_of_mistral(tmp_path):
     (tmp_path / "config.json").unlink()  # params.json says how the channels of the other file are paired
     found = identify_checkpoint(tmp_path)
     assert (found.format, found.layout, found.embedding) == ("Hugging Face", None, None)
+    write(tmp_path, HF, LLAMA, "model.safetensors")
+    (tmp_path / "config.json").rename(tmp_path / "params.json")
+    assert identify_checkpoint(tmp_path / "model.safetensors").layout == "half"  # it names a family
     told = [(name, why) for name, why in found.conclusions if name in ("layout: cannot tell", "embedding: cannot tell")]
     assert len(told) == 2 and all("no config.json" in why for _, why in told)
 

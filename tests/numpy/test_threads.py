@@ -90,8 +90,9 @@ def test_plain_threads_that_have_begun_are_waited_for(pause):
     assert finished == [1]
 
 
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 @pytest.mark.parametrize("fails", ["first", "both"])
-def test_an_error_of_a_thread_is_raised(pause, fails):
+def test_an_error_of_a_thread_is_raised(pause, fails, error):
     """And the caller does not wait for parts that no thread is left to do."""
     both, caller = Barrier(2), get_ident()
 
@@ -99,11 +100,31 @@ def test_an_error_of_a_thread_is_raised(pause, fails):
         next(parts)
         both.wait(60)
         if fails == "both" or get_ident() != caller:
-            raise MemoryError("no memory")
+            raise error("no memory")
         list(parts)
 
-    with pytest.raises(MemoryError, match="no memory"):
+    with pytest.raises(error, match="no memory"):
         threads.share(work, range(5), 2)
+
+
+def test_no_part_is_begun_after_an_error(pause):
+    """The caller fails while the other thread works: that part is waited for, and the others are left."""
+    both, caller, done = Barrier(2), get_ident(), []
+
+    def work(parts):
+        for part in parts:
+            if not done:
+                both.wait(60)
+            if get_ident() == caller:
+                raise KeyboardInterrupt
+            sleep(0.1)
+            done.append(part)
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.share(work, range(9), 2)
+    before = len(done)
+    sleep(0.2)
+    assert len(done) == before == 1
 
 
 def test_threads_have_the_settings_of_the_caller(pause):
