@@ -137,6 +137,13 @@ def test_channels_that_pass_through_keep_their_bits(xp, kernel, dtype):
         assert in_bytes(xp, result[:, rest]) == in_bytes(xp, x[:, rest])
 
 
+def test_small_float16_is_rounded_once():
+    """A result just above the middle of 0 and the least number, which a number of fewer bits would lie on."""
+    x, cos = np.full((8, 128, 128), 2.0**-14, np.float16), np.full((8, 64), 2.0**-11 + 2.0**-26, np.float32)
+    result = apply_rotary_pos_emb(x, (np.zeros_like(cos), cos), layout="half", kernel="blocked")
+    assert (result == np.float16(2.0**-24)).all()
+
+
 @pytest.mark.parametrize("largest", [2.0**14, np.inf, np.nan], ids=str)
 def test_float16_is_rounded_once(largest):
     """All numbers of float16 and angles enough for ties. NumPy's operations round on the bits, unless one is large."""
