@@ -25,12 +25,8 @@ _S0, _S1, _S2, _S3, _S4 = map(np.float32, (exact_phases.SINE[32][0] - 1.5, *exac
 _C1, _C2, _C3, _C4, _C5 = map(np.float32, (exact_phases.COSINE[32][1] + 1.25, *exact_phases.COSINE[32][2:]))
 _ONE, _LEADING_SINE, _LEADING_COSINE = np.float32(1.0), np.float32(1.5), np.float32(1.25)
 _PER_STEP, _PER_UNIT = np.float32(2.0**-11), np.float32(2.0**-30)
-_INT32, _INT64, _FLOAT32, _FLOAT64 = (
-    np.int32(0),
-    np.int64(0),
-    np.float32(0),
-    np.float64(0),
-)  # these tell `pointer_to` the dtype
+# These tell `pointer_to` the dtype.
+_INT32, _INT64, _FLOAT32, _FLOAT64 = np.int32(0), np.int64(0), np.float32(0), np.float64(0)
 
 
 class Program(NamedTuple):

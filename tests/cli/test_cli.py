@@ -691,7 +691,7 @@ def body_of(settings):
 
 
 def fits(line, following, width):
-    """Whether the first word of the following line would have had room in a line."""
+    """Whether the first word of the following line had room in a line."""
     return len(line) + 1 + len(following.split()[0]) <= width
 
 
