@@ -124,7 +124,10 @@ def subject_of(name: str, given: object, choice: Config) -> Subject:
             f"function fn(x, positions); got {type(given).__name__}"
         )
     function = given.func if isinstance(given, partial) else given
-    return Subject(f"the function {getattr(function, '__qualname__', None) or type(given).__name__}", None, given)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    place = f"{code.co_filename}:{code.co_firstlineno}" if code else getattr(function, "__module__", "")
+    name = getattr(function, "__qualname__", None) or type(given).__name__
+    return Subject(f"the function {name}", None, given, place=place)
 
 
 def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
@@ -143,7 +146,8 @@ def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
     tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.roundoff for each in both if each.probe)])
     directions = directions_of([reference])
     both = [confirmed(each, reference, directions, context, tolerance) for each in both]
-    fixed = {"context": context, "tolerance": tolerance, "a": a.name, "b": b.name}
+    places = (f" of {a.place}", f" of {b.place}") if a.name == b.name and a.place != b.place else ("", "")
+    fixed = {"context": context, "tolerance": tolerance, "a": a.name + places[0], "b": b.name + places[1]}
     one, other = (each.behaviour for each in both)
     if one is None or other is None:
         report = _unexplained(both, head_dim, directions, fixed)

@@ -41,6 +41,7 @@ class Subject(NamedTuple):
     rope: Embedding | None
     fn: Function | None = None
     remarks: tuple[str, ...] = ()  # on the flags with which it was read
+    place: str = ""  # the file and line of a function, or its module
 
 
 class Finding(NamedTuple):

@@ -318,6 +318,10 @@ def test_the_report_is_text_of_80_columns_and_json(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**CONFIG, "rope_theta": 500_000.0}))
     assert compare(partial(right), ROPE).a == "the function right"
+    call = {"__call__": lambda self, x, positions: right(x, positions)}
+    of_one_name = [type("Rotation", (), call | {"__module__": module})() for module in "mn"]
+    two = compare(*of_one_name, head_dim=HEAD_DIM, context=9)
+    assert (two.a, two.b) == ("the function Rotation of m", "the function Rotation of n")
     report = compare(str(file), CONFIG)
     text = str(report)
     assert max(map(len, text.splitlines())) <= 80
