@@ -19,7 +19,6 @@ from rope_xp.cli.options import (
     CONTEXT,
     FILE,
     FLAGS,
-    HEAD_DIM,
     JSON,
     RULE,
     RULES,
@@ -30,7 +29,6 @@ from rope_xp.cli.options import (
     Place,
     ReportT,
     about,
-    array_of,
     config,
     flags_of,
     function,
@@ -48,6 +46,7 @@ from rope_xp.explanation import Explained, LayersExplained
 from rope_xp.extension import METHODS, replaced_scaling
 from rope_xp.layouts import Layout
 from rope_xp.reports import WIDTH, Report, as_text
+from rope_xp.types import Array
 
 # The keys of `rope_xp.plot.PICTURES`, which needs matplotlib.
 PICTURES = ("wavelengths", "scaling", "decay", "phase-error", "scores", "sections", "pair")
@@ -65,8 +64,7 @@ def app() -> None:
     FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder of them, or -
     for the JSON on standard input. Lengths are numbers of tokens, such as 131072 or 128k.
 
-    Exit codes: 0; 1 if embeddings differ or the report has warnings; 2 for bad input. A reader that closes the pipe
-    changes none of them.
+    Exit codes: 0; 1 if embeddings differ or the report has warnings; 2 for bad input. A closed pipe changes none.
     """
 
 
@@ -121,6 +119,7 @@ def _shown(report: ReportT) -> ReportT:
     CONTEXT,
     click.option("--tolerance", type=float, help="The accepted change of a unit score."),
     CALLS,
+    click.option("--positions-ignored", is_flag=True, help="Accept a function that ignores its positions."),
     CONFIG,
     FLAGS,
     JSON,
@@ -132,7 +131,7 @@ def compare(
     tolerance: float | None,
     head_dim: int | None,
     shape: str | None,
-    like: str | None,
+    like: Array | None,
     positions_ignored: bool,
     as_json: bool,
     **place: Unpack[Place],
@@ -146,6 +145,7 @@ def compare(
     \b
     Example: rope-xp compare old/config.json new/config.json
     Example: rope-xp compare config.json my_model:apply_rope --layer 5
+    Example: rope-xp compare old:rotate my_model:rotate --head-dim 64
     Example: rope-xp compare config.json --flags "--rope-scale 2"
     """
     require_one_stdin((a, b or ""))
@@ -166,7 +166,7 @@ def compare(
             context=context,
             tolerance=tolerance,
             shape=shape,
-            like=None if like is None else array_of(like),
+            like=like,
             options=given,
             positions_ignored=positions_ignored,
         )
@@ -176,23 +176,25 @@ def compare(
 
 @app.command()
 @click.argument("file", metavar="FILE|MODULE:FUNCTION")
-@options(HEAD_DIM, JSON)
-def identify(file: str, head_dim: int | None, as_json: bool) -> int:
+@options(CALLS, JSON)
+def identify(file: str, head_dim: int | None, shape: str | None, like: Array | None, as_json: bool) -> int:
     """Say which format a checkpoint has, or which rotary embedding a function computes.
 
-    The function is called as function(x, positions). The exit code is 1 if the layout of the checkpoint cannot be told,
-    if no embedding explains the function, or if the report has warnings.
+    The function is called as function(x, positions). The usual orders of axes are tried, with float64 and float32
+    arrays of NumPy, and of PyTorch and JAX if its module imports them. Give --shape or --like if the report says that
+    the calls fail. The exit code is 1 if no layout or no embedding is found, or if the report has warnings.
 
     \b
     Example: rope-xp identify model.safetensors
     Example: rope-xp identify my_model:apply_rope --head-dim 64
+    Example: rope-xp identify my_model:half --head-dim 64 --like torch:bfloat16
     """
     if not is_function(file):
         found = rope_xp.identify_checkpoint(file)
         return show(_shown(found), as_json) or int(found.layout is None)
     if head_dim is None:
         raise click.UsageError("--head-dim must be given for a function")
-    report = rope_xp.identify(function(file), head_dim)
+    report = rope_xp.identify(function(file), head_dim, shape=shape, like=like)
     return show(_shown(report), as_json) or int(report.rope is None)
 
 

@@ -78,7 +78,6 @@ FILE = click.argument("file", metavar="FILE")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 CONTEXT = click.option("--context", type=Length(), help="The length to judge, such as 128k.")
 TRAINED = click.option("--trained-length", type=Length(), help="The length of training, before scaling.")
-HEAD_DIM = click.option("--head-dim", type=int, help="The number of channels of a head, for functions.")
 # What `RotaryEmbedding.to_config` takes besides the target.
 WRITING = options(
     click.option("--architecture", help="The general.architecture of a GGUF file, such as qwen2."),
@@ -111,12 +110,31 @@ class Place(TypedDict):
     flags: NotRequired[str | None]
 
 
-# How `compare` calls functions.
+# Array libraries, by the modules that make arrays.
+LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "cupy": "cupy", "mlx": "mlx.core"}
+
+
+def array_of(text: str) -> Array:
+    """An array of a library, and of a dtype: torch, torch:bfloat16 or numpy:float16."""
+    library, _, dtype = text.partition(":")
+    if library not in LIBRARIES:
+        words = f"an array must be LIBRARY or LIBRARY:DTYPE, with one of {', '.join(LIBRARIES)}; got {text!r}"
+        raise click.BadParameter(words)
+    try:
+        module = importlib.import_module(LIBRARIES[library])
+        return module.zeros(1, dtype=getattr(module, dtype or "float32"))
+    except Exception as error:  # the library may be missing or broken, or have no such dtype
+        words = f"{text} must be an array that can be made here; got {type(error).__name__}: {error}"
+        raise click.BadParameter(words) from None
+
+
+# How functions are called.
 CALLS = options(
-    HEAD_DIM,
-    click.option("--shape", help='The axes of x of functions, such as "batch heads seq dim".'),
-    click.option("--like", metavar="LIBRARY[:DTYPE]", help="The arrays of functions, such as torch:bfloat16."),
-    click.option("--positions-ignored", is_flag=True, help="Accept a function that ignores its positions."),
+    click.option("--head-dim", type=int, help="The number of channels of a head, for functions."),
+    click.option("--shape", help='The axes of x, if the usual ones fail, such as "seq batch heads dim".'),
+    click.option(
+        "--like", type=array_of, metavar="LIBRARY[:DTYPE]", help="The arrays, if the usual ones fail: torch:bfloat16."
+    ),
 )
 # The parameters of scaling rules, as their classes have them.
 PARAMETERS = {
@@ -271,27 +289,6 @@ def function(text: str) -> Callable[..., object]:
     if not callable(found):
         raise click.ClickException(f"{text} must be a function; got {type(found).__name__}")
     return found
-
-
-# Array libraries, by the modules that make arrays.
-LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "cupy": "cupy", "mlx": "mlx.core"}
-
-
-def array_of(text: str) -> Array:
-    """An array of a library, and of a dtype: torch, torch:bfloat16 or numpy:float16."""
-    library, _, dtype = text.partition(":")
-    if library not in LIBRARIES:
-        raise click.BadParameter(
-            f"an array must be LIBRARY or LIBRARY:DTYPE, with one of {', '.join(LIBRARIES)}; got {text!r}",
-            param_hint="'--like'",
-        )
-    try:
-        module = importlib.import_module(LIBRARIES[library])
-        return module.zeros(1, dtype=getattr(module, dtype or "float32"))
-    except Exception as error:  # the library may be missing or broken, or have no such dtype
-        raise click.BadParameter(
-            f"{text} must be an array that can be made here; got {type(error).__name__}: {error}", param_hint="'--like'"
-        ) from None
 
 
 # Arguments of the library that options of the command set, by the function that an error names.

@@ -33,8 +33,7 @@ def compare(
     ----------
     a, b : config, RotaryEmbedding, function or None
         A config is what `from_config` reads: a path, a mapping, or an object with `to_dict()`. A module of rope_xp
-        stands for its value, and None for no rotation. A function ``fn(x, positions)`` returns the rotated `x`, in any
-        library.
+        stands for its value, and None for no rotation. A function ``fn(x, positions)`` of any library rotates `x`.
     head_dim : int, optional
         The number of channels of a head. Required if neither `a` nor `b` is a value or a config.
     context : int, optional

@@ -93,6 +93,9 @@ def rotate(x, positions):
     return np.stack((z.real, z.imag), -1).reshape(x.shape)
 def powers(x, positions):
     return x**3
+def half(x, positions):
+    assert x.dtype == np.float16
+    return rotate(x, positions).astype(x.dtype)
 text = 'no function'
 """
 
@@ -101,13 +104,20 @@ def test_functions_are_imported_from_the_folder_of_the_command(run, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
     monkeypatch.setattr(sys, "path", [*filter(None, sys.path), str(tmp_path / "other"), str(tmp_path / "none")])
-    for name, text in {"own_model": OWN_MODEL, "own_end": "raise SystemExit(3)", "other/own_model": ""}.items():
+    files = {"own_model": OWN_MODEL, "own_second": OWN_MODEL, "own_end": "raise SystemExit(3)", "other/own_model": ""}
+    for name, text in files.items():
         (tmp_path / f"{name}.py").write_text(text)
     code, text, errors = run("identify", "own_model:rotate", "--head-dim", "8")
     assert (code, errors) == (0, "")
     assert "RotaryEmbedding(head_dim=8, layout='interleaved', base=100.0)" in " ".join(text.split())
     code, text, errors = run("identify", "own_model:powers", "--head-dim", "8", "--json")
     assert (code, errors, json.loads(text)["rope"]) == (1, "", None)
+    words = ("identify", "own_model:half", "--head-dim", "8")
+    code, text, _ = run(*words, "--like", "numpy:float16", "--shape", "seq dim")
+    assert code == 0 and "x of (seq dim), numpy, results in float16" in text and run(*words)[0] == 1
+    for other, of in (("own_second", [f" of {tmp_path / name}.py:3" for name in files][:2]), ("own_model", ["", ""])):
+        text = run("compare", "own_model:rotate", f"{other}:rotate", "--head-dim", "8", "--json")[1]
+        assert [json.loads(text)[key] for key in "ab"] == [f"the function rotate{each}" for each in of]
     cannot = "must be a function that can be imported; got"
     for words, message in {
         ("identify", "own_model:rotate"): "--head-dim must be given for a function",
