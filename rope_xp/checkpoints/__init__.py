@@ -18,7 +18,8 @@ class Checkpoint(Report):
     path : str
         The file that was read; of several files, the index or the first.
     format : str or None
-        "Hugging Face", "Meta", "GGUF", "MLX" or "Megatron": whose names the tensors have. None if no name is known.
+        "Hugging Face", "Meta", "GGUF", "MLX" or "Megatron": whose names the tensors have, or the config. None
+        if no name is known.
     layout : "half", "interleaved", "interleaved_to_half" or None
         Which channels of the projections form a pair. None if names and the config do not say it.
     heads, kv_heads, head_dim, hidden_size, layers : int or None

@@ -27,6 +27,7 @@ from rope_xp.configs.writers.gguf_architectures import NOT_ROTARY, gguf_layout
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.types import Config, Embedding, Values
 
+WITHOUT = "no projection of queries or keys was found by its name"
 OF_OTHER_NAMES = "params.json is about tensors under Meta's names, and there is no config.json"
 MAX_BUFFERS = 512
 MAX_PAIRS = 2**14
@@ -62,6 +63,8 @@ def findings(path: str) -> Values:
     format_, why = _format(contents, group, mlx)
     embedding, layout_of_config, not_read = _embedding(contents, format_)
     layout, why_layout = _layout(contents, format_, layout_of_config)
+    if layout is not None and not group.format:
+        why_layout += f" alone: {WITHOUT}"
     sizes, from_what, warnings = sizes_of(contents, group, None if embedding is None else embedding.head_dim)
     buffer, about_buffer, contradictions = _buffer(contents, embedding)
     first = [(f"format: {format_ or 'cannot tell'}", why), (f"layout: {layout or 'cannot tell'}", why_layout)]
@@ -85,8 +88,8 @@ def _format(contents: Contents, group: Group, mlx: str) -> tuple[str | None, str
     if not group.format:
         name, layout = _family(contents.config)
         if layout is None:
-            return None, "no tensor has the name of a projection of a known format"
-        return MLX if mlx else HUGGING_FACE, mlx or f"model_type {name!r} in {contents.config_name}"
+            return None, WITHOUT
+        return MLX if mlx else HUGGING_FACE, mlx or f"model_type {name!r} in {contents.config_name} alone: {WITHOUT}"
     if group.format == HUGGING_FACE and mlx:
         return MLX, mlx
     return group.format, f"the name {_shown(group.example)}"

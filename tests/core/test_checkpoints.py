@@ -142,6 +142,7 @@ def test_formats(tmp_path, name):
     if config:
         assert found.embedding == from_config(config).replace(layout=layout) and found.embedding.base == 1e6
     text = str(found)
+    assert ("no projection" in text) == (format_ is None)
     assert all(len(line) <= 80 for line in text.splitlines()) and ("cannot tell" in text) == (
         None in (format_, layout, found.embedding, *sizes(found).values())
     )
