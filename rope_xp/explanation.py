@@ -408,8 +408,8 @@ def _scores(it: "Explanation") -> Sequence[str]:
     rope, sentences = it.rope, []
     if it.attention_factor != 1.0:
         sentences.append(
-            f"Sines and cosines are multiplied by {it.attention_factor:.6g}. The part of a score that comes from "
-            f"rotated channels is multiplied by its square, {it.score_factor:.6g}."
+            f"Sines and cosines are multiplied by the attention factor, {it.attention_factor:.6g}. The part of a score "
+            f"that comes from rotated channels is multiplied by its square, {it.score_factor:.6g}."
         )
         if rope.rotary_dim != rope.head_dim:
             sentences.append(f"The part from the other {rope.head_dim - rope.rotary_dim} channels does not change.")
@@ -424,9 +424,7 @@ def _scores(it: "Explanation") -> Sequence[str]:
             f"Scores decay with distance: {rope.xpos.scale_base:g} tokens multiply those of pair 0 by {zeta[0]:.3g}, "
             f"and those of pair {it.pairs - 1} by {zeta[-1]:.3g}."
         )
-    if not sentences:
-        sentences.append("The rotation does not change the size of scores.")
-    return sentences
+    return sentences or ["The attention factor is 1: the rotation does not change the size of scores."]
 
 
 def _inverse(it: "Explanation") -> str:
@@ -501,8 +499,7 @@ class Explanation(Report):
         The pairs of each position axis; empty for one axis.
     unseen_from : dict of int to int
         For each pair that completes no turn within the trained length: the first position at which it has an angle that
-        training before scaling did not show. Training with scaling shows more. Empty if the trained length is not
-        known.
+        training before scaling did not show. Training with scaling shows more. Empty without a trained length.
     attention_factor, score_factor, softmax_scale : float
         The factor of sines and cosines; its square, by which rotated channels change scores; and the factor by which
         the model must multiply its softmax scale.

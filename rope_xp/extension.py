@@ -202,12 +202,13 @@ LEGEND = (
     ("kept", "pairs whose frequency is not divided"),
     ("blended", "pairs whose frequency is divided by less than the factor"),
     ("interpolated", "pairs whose frequency is divided by the factor or more"),
+    ("divided by", "the numbers by which frequencies are divided, least to greatest"),
     (
         "new angles",
         "pairs that complete no turn within the trained length, and get angles that training at this length did not "
         "show",
     ),
-    ("attention", "the factor of sines and cosines; scores are multiplied by its square"),
+    ("attention", "the attention factor: sines and cosines are multiplied by it, and scores by its square"),
 )
 
 
@@ -223,8 +224,7 @@ class Choice(NamedTuple):
     rope : RotaryEmbedding or None
         The extended embedding.
     kept, blended, interpolated : int
-        The numbers of pairs whose frequency is not divided, divided by less than the factor, and divided by the factor
-        or more.
+        The numbers of pairs whose frequency is not divided, divided by less than the factor, and by the factor or more.
     least_divisor, greatest_divisor, attention_factor : float
         What frequencies are divided by, and what sines and cosines are multiplied by.
     new_angles : int

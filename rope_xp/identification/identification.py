@@ -17,8 +17,7 @@ class Identification(Report):
     ----------
     rope : RotaryEmbedding or None
         The value that explains the function within tolerance: ``fn(x, positions)`` is
-        ``rope(x, positions=positions + offset)``. Its phases are exact; `precision` says what those of the function
-        are.
+        ``rope(x, positions=positions + offset)``. Its phases are exact; those of the function have `precision`.
     is_rotation : bool or None
         Whether the function rotates each pair of channels by an angle that follows from the position.
     layout : "half", "interleaved", "interleaved_to_half" or None
@@ -102,7 +101,7 @@ class Identification(Report):
             "magnitude": None if self.magnitude is None else f"{self.magnitude:.10g}",
             "offset": None if self.offset is None else f"{self.offset}",
             "phases": None if self.precision is None else f"{self.precision}, up to position {self.longest:,}",
-            "state": {None: None, True: "it keeps state between calls", False: "none found"}[self.stateful],
+            "earlier calls": {None: None, True: "change results", False: "do not change results"}[self.stateful],
             "relative scores": "yes, at small positions" if self.relative else known[self.relative],
             "axis of x": self.axis,
             "called with": calls,

@@ -275,9 +275,9 @@ def test_what_undoes_a_rotation_and_changes_scores(factor, layout, whole):
     text = " ".join(str(rope.explain(64)).split())
     assert ("undoes a rotation" in text) == (factor != 1.0 or layout != "half")
     if factor == 1.0:
-        assert "The rotation does not change the size of scores." in text
+        assert "The attention factor is 1: the rotation does not change the size of scores." in text
         return
-    assert f"Sines and cosines are multiplied by {factor:.6g}." in text
+    assert f"Sines and cosines are multiplied by the attention factor, {factor:.6g}." in text
     assert f"is multiplied by its square, {factor**2:.6g}." in text
     assert ("The part from the other 8 channels does not change." in text) != whole
     assert "does not change the size" not in text and "softmax scale" not in text
@@ -318,6 +318,7 @@ def test_notes_name_each_rule_that_is_not_possible_but_longrope():
     assert first == ["rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention"]
     legend = report.to_markdown().split("\n\n|  |  |\n| --- | --- |\n")[2]
     assert legend.startswith("| kept | pairs whose frequency is not divided |")
+    assert "| divided by | the numbers by which frequencies are divided, least to greatest |" in legend
 
 
 def test_only_a_kernel_that_is_not_chosen_has_a_reason():

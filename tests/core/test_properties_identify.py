@@ -97,7 +97,7 @@ def test_what_is_made_is_identified(base, layout, ends, rule, factor, magnitude,
     assert found.inv_freq == pytest.approx(-w if reverse else w, rel=1e-9)
     text = " ".join(str(found).split())
     assert f"called with x of ({shape}), numpy, results in {dtype}" in text
-    assert f"offset {offset} " in text and "state none found" in text and "relative scores yes" in text
+    assert f"offset {offset} " in text and "earlier calls do not change results relative scores yes" in text
     assert (f", with positions {'+-'[offset < 0]} {abs(offset)}." in text) == (offset != 0)
 
 
@@ -216,3 +216,4 @@ def test_state_that_a_long_call_leaves(keeps):
     assert found.stateful == keeps
     words = "It keeps state: a short call gives another result after a long one."
     assert (words in found.reasons) == keeps and (found.rope is None or not keeps)
+    assert f"earlier calls {'' if keeps else 'do not '}change results" in " ".join(str(found).split())
