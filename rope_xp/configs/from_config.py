@@ -61,6 +61,8 @@ def from_config(
     ----------
     config : path, mapping, or object with `to_dict()`
         A config.json or params.json, its folder, a GGUF file, the content of one of them, or a config of transformers.
+        In a folder with both, config.json is read. For Meta's consolidated.*, which have another layout, then give the
+        path of params.json.
     part : str, optional
         The part of a composite config: "text" (the default), "vision", "audio", another of its parts, or the key of a
         sub-config. "indexer" is the indexer of sparse attention (DeepSeek-V3.2, GLM-5), which has a rotation of its
@@ -133,9 +135,8 @@ def from_config(
     - Ministral 3, Higgs Audio and PE use the base 10,000 if a block states none.
     - Most families rotate the whole head and ignore `partial_rotary_factor` and `rotary_dim`. They fail if a scaling
       rule reads that fraction, which is an error here.
-    - Keys of other families are not read. ModernBERT, GPT-NeoX and the sliding layers of OLMo-3 do not read
-      `rope_theta`. GPT-NeoX and Bamba do not read a top-level `partial_rotary_factor`. DBRX does not read the base of
-      `attn_config`.
+    - Keys of other families are not read. ModernBERT, GPT-NeoX and the sliding layers of OLMo-3 ignore `rope_theta`.
+      GPT-NeoX and Bamba ignore a top-level `partial_rotary_factor`, and DBRX the base of `attn_config`.
     - All layers of one type have the base of the first such layer in Step-3.5.
     - Interleaved sections that do not fit lose pairs to the first axis.
     - The position axes of Step-3.7's vision tower are (height, width), and Cohere Compass has sections [22, 22, 20] of
