@@ -157,11 +157,11 @@ def test_float16_is_rounded_once(largest):
     reference = apply_rotary_pos_emb(x, sincos, layout="half", kernel="reference")
     np.testing.assert_array_equal(ordinary, reference)
     np.testing.assert_array_equal(np.signbit(ordinary), np.signbit(reference))
-    for sign in (1, -1):
+    for sign, factor in product((1, -1), (1, 4)):
         x[7, 3, 5] = sign * largest
         with np.errstate(all="ignore"):
             result, reference = (
-                apply_rotary_pos_emb(x, [4 * table for table in sincos], layout="half", kernel=kernel)
+                apply_rotary_pos_emb(x, [factor * table for table in sincos], layout="half", kernel=kernel)
                 for kernel in ("blocked", "reference")
             )
         np.testing.assert_array_equal(result, reference)

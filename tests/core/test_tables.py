@@ -31,9 +31,8 @@ def integers(bits):
 
 
 def tables(xp, positions, inv_freq, kernel):
-    sincos = RotaryEmbedding(head_dim=2 * len(inv_freq), layout="half", inv_freq=inv_freq, kernel=kernel).sincos(
-        positions
-    )
+    rope = RotaryEmbedding(head_dim=2 * np.shape(inv_freq)[-1], layout="half", inv_freq=inv_freq, kernel=kernel)
+    sincos = rope.sincos(positions)
     assert all(xp.dtype_of(table) == "float32" for table in sincos)
     return [xp.numpy(table) for table in sincos]
 
@@ -55,11 +54,12 @@ def assert_like_the_reference(xp, positions, inv_freq, kernel):
 @settings(max_examples=min(30, EXAMPLES), deadline=None)
 @given(data=st.data())
 def test_integer_positions(xp, kernel, bits, data):
-    """Of all sizes, and the limits of the dtype with the largest frequencies."""
+    """Of all sizes, the limits of the dtype with the largest frequencies, and those of three axes."""
     if f"int{bits}" in xp.integers:
         drawn = data.draw(integers(bits)), data.draw(FREQUENCIES)
         limits = [-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, -1, 0], [0.0, -0.0, LARGEST, -LARGEST, 1.0, -1e-300]
-        for positions, inv_freq in (drawn, limits):
+        axes = [[3, 1], [-4, 2**30], [5, 9]], [[0.0, 1.0, 0.0, 0.0], [0.3, 0.0, 0.0, 0.0], [0.0, 0.0, 0.1, 2.0]]
+        for positions, inv_freq in (drawn, limits, axes):
             assert_like_the_reference(xp, xp.array(np.asarray(positions, f"int{bits}")), inv_freq, kernel)
 
 
