@@ -31,6 +31,7 @@ from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.identification.behaviour import Behaviour, directions_of
 from rope_xp.identification.precision import COARSE_BITS
 from rope_xp.identification.probe import Function, Probe
+from rope_xp.modules import RotaryModule
 from rope_xp.reports import short_repr
 from rope_xp.spectrum import lengths_of
 from rope_xp.types import Config, Embedding, Values
@@ -107,9 +108,9 @@ def _is_config(given: object) -> bool:
 
 
 def subject_of(name: str, given: object, choice: Config) -> Subject:
-    rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
-    if given is None or isinstance(rope, RotaryEmbedding):
-        return Subject("no rotation" if given is None else short_repr(rope), rope)
+    rope = given.rope if isinstance(given, RotaryModule) else given
+    if rope is None or isinstance(rope, RotaryEmbedding):
+        return Subject("no rotation" if rope is None else short_repr(rope), rope)
     if _is_config(given):
         rope = from_config(given, **choice)
         has_flags = choice.get("flags") is not None

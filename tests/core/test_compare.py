@@ -364,6 +364,17 @@ def test_a_function_that_is_no_rotation_is_reported_in_words(words):
         assert_same(FAILING[words], ROPE, like=np.zeros(1))
 
 
+class Ported:
+    rope = ROPE  # which its call may not use
+
+    def __call__(self, x, positions):
+        return x
+
+
+def test_an_object_with_an_embedding_is_called():
+    assert not compare(Ported(), ROPE).same
+
+
 def test_a_function_that_counts_positions_itself_or_ends_is_compared_as_far_as_it_goes():
     def counting(x, positions):
         return rotate(x, angles(np.arange(len(x)), PLAIN))

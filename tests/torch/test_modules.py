@@ -101,7 +101,7 @@ def test_it_says_what_it_is():
     module = RotaryEmbedding(rope, seq_dim=-2, kernel="reference", learned=True)
     shown = "RotaryEmbedding(head_dim=14, layout='half', base=10000.0, kernel='reference', seq_dim=-2, learned=True)"
     assert repr(module) == repr(eval(shown)) == shown
-    assert module.rope.kernel == "reference"
+    assert module.rope.kernel == "reference" and rope_xp.compare(module, rope).same
     heads = RotaryEmbedding(head_dim=4, layout="half", inv_freq=np.ones((1, 3, 2)), seq_dim=1, heads_dim=2)
     assert repr(heads).endswith("seq_dim=1, heads_dim=2)")
 
