@@ -8,8 +8,8 @@ operation for tables is fused.
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from functools import lru_cache
-from itertools import groupby, product
+from functools import lru_cache, reduce
+from itertools import count, groupby, product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -198,11 +198,11 @@ def _rotate_parts(x: Any, tables: Sequence[Any], like: Any, out: Any, rotation: 
     """Rotate parts that stay in the cache. They are converted and swapped in memory with the dtype of `like`."""
     width, size = x.shape[-1], BYTES_PER_BLOCK // x.itemsize * (memory.threads(x) or 1)
     parts = [*_parts(tuple(x.shape[:-1]), tuple(tables[0].shape[:-1]), width, size)]
-    count = min(len(parts), MOST_THREADS, threads.processors()) if memory.threads(x) is None else 1
+    workers = min(len(parts), MOST_THREADS, threads.processors()) if memory.threads(x) is None else 1
     # With such tables, numbers below 2**14 in size do not overflow: two products together are below 65,208.
     factors = [table.view(like.dtype) for table in tables] if memory.is_half(x) else []
     may_be_small = bool(factors) and all([max(each.max(), -each.min()) < 1.99 for each in factors])
-    buffers = [*memory.empty((count, 2, min(prod(x.shape), max(size, width))), like)]
+    buffers = [*memory.empty((workers, 2, min(prod(x.shape), max(size, width))), like)]
 
     def rotate(parts: Iterator[tuple[slice, ...]]) -> None:
         of_thread = buffers.pop()
@@ -218,7 +218,7 @@ def _rotate_parts(x: Any, tables: Sequence[Any], like: Any, out: Any, rotation: 
             _rotate_part(wide, tables_of_part, wide, products, rotation)
             memory.narrow(wide, rotated, products, are_small)
 
-    threads.share(rotate, parts, count)
+    threads.share(rotate, parts, workers)
 
 
 def _rotate_part(numbers: Array, tables: Sequence[Any], rotated: Array, products: Array, rotation: Rotation) -> None:
@@ -321,7 +321,7 @@ def sin_cos(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any,
 
 
 def integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
-    """The nearest integers, and the remainders: None for integers, and NaN for numbers too large for `phases`."""
+    """The nearest integers, and the remainders: None for integers, and NaN for numbers too large for `exact_phases`."""
     if numbers.dtype.kind != "f":
         return numbers, None
     known = np.abs(numbers) < (2.0**31 if numbers.itemsize == 4 else 2.0**63)
@@ -340,10 +340,18 @@ def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> Any:
     return np.stack(_added(np.take(high_table, row_of_high, axis=1), np.take(low_table, lows, axis=1)))
 
 
-def _angles_of_one(number: int, inv_freq: tuple[float, ...], place: int = 0) -> Any:
-    angles = _digit_angles(inv_freq, place)[:, number & _LARGEST_DIGIT]
-    highs = number >> _BITS
-    return _added(_angles_of_one(highs, inv_freq, place + 1), angles) if highs else angles
+def _angles_of_one(number: int, inv_freq: tuple[float, ...]) -> Any:
+    digits = [number >> shift & _LARGEST_DIGIT for shift in range(0, number.bit_length() or 1, _BITS)]
+    if next(_calls(inv_freq)):
+        angles = [_digit_angles(inv_freq, place)[:, digit] for place, digit in enumerate(digits)]
+    else:  # frequencies that follow the length come once: no other digit is needed
+        angles = _of_digits(digits, np.arange(len(digits)), inv_freq).swapaxes(0, 1)
+    return reduce(_added, reversed([*angles]))
+
+
+@lru_cache(maxsize=32)
+def _calls(_inv_freq: tuple[float, ...]) -> Iterator[int]:
+    return count()
 
 
 def _added(angles: Any, others: Any) -> tuple[Any, Any]:
@@ -354,12 +362,16 @@ def _added(angles: Any, others: Any) -> tuple[Any, Any]:
 @lru_cache(maxsize=32)  # 256 kB each for 64 pairs
 def _digit_angles(inv_freq: tuple[float, ...], place: int) -> Any:
     """Sine and cosine of all digits at a place, "2 digits pairs"."""
-    # Of negative positions, because the last place of 64 bits has no positive ``2**63``.
-    positions = -(np.arange(_LARGEST_DIGIT + 1, dtype=np.int64) << (_BITS * place))
-    sin, cos = exact_phases.sin_cos(positions, exact_phases.Frequencies(inv_freq), np.float64)
-    table = np.stack([0.0 - sin, cos])
+    table = _of_digits(np.arange(_LARGEST_DIGIT + 1), place, inv_freq)
     table.flags.writeable = False
     return table
+
+
+def _of_digits(digits: Any, places: Any, inv_freq: tuple[float, ...]) -> Any:
+    # Of negative positions, because the last place of 64 bits has no positive ``2**63``.
+    positions = -(np.asarray(digits, dtype=np.int64) << _BITS * places)
+    sin, cos = exact_phases.sin_cos(positions, exact_phases.Frequencies(inv_freq), np.float64)
+    return np.stack([0.0 - sin, cos])
 
 
 def _numbers_and_indices(numbers: Any) -> tuple[Any, Any]:
