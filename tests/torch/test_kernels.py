@@ -469,3 +469,17 @@ def test_large_results_ask_for_huge_pages(name):
     assert ("hg" in flags_of_memory(rotated.data_ptr() + rotated.nbytes // 2)) == (name != "reference")
     part = rope.rotate(q[:, :, -9:], tuple(each[-9:] for each in tables), seq_dim=2)
     assert_same(rotated[:, :, -9:], part, 0)
+
+
+def test_float16_of_numpy_where_the_processor_flushes_small_numbers_to_zero():
+    x, sincos = (
+        (LIBRARIES["numpy"].random(1, 64, 8, 64) * 2e-5).astype("float16"),
+        LIBRARIES["numpy"].tables(radians(64, 32)),
+    )
+    call = partial(apply_rotary_pos_emb, x, sincos, layout="half", seq_dim=1, kernel="blocked")
+    expected = call()
+    torch.set_flush_denormal(True)
+    try:
+        assert (call() == expected).all()
+    finally:
+        torch.set_flush_denormal(False)
