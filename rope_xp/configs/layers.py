@@ -66,7 +66,7 @@ def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str
     if family.layers.types is not None:
         accepted |= {"full_attention", *family.layers.types(keys.fresh(), 12)}
     if layer_type not in accepted:
-        raise wrong_value(f"layer_type must be {comma_separated(accepted) or None}; got {layer_type!r}")
+        raise wrong_value(f"layer_type must be one of {comma_separated(accepted)}; got {layer_type!r}")
     return layer_type
 
 

@@ -320,11 +320,12 @@ def _shape_of_positions(name: str, positions: Array, axes: int, like: object) ->
 
 
 def _check_arrays(rope: Embedding, arrays: Sequence[Array], name: str = "x") -> None:
-    for x in arrays:
+    for number, x in enumerate(arrays, 1):
+        name = name if number == 1 else f"array {number}"
         checks.floating(name, x)
         if not x.ndim or x.shape[-1] != rope.head_dim:
             raise wrong_value(f"{name} must have head_dim={rope.head_dim} channels; got shape {checks.shape(x)}")
-        if x is not arrays[0]:
+        if number > 1:
             checks.same_library(name, x, arrays[0])
 
 

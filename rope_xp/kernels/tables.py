@@ -125,7 +125,7 @@ def _is_ready(table: Array, x: Array, dtype: object) -> bool:
 def _check_table(name: str, table: Array, x: Array, in_float64: bool) -> None:
     checks.floating(name, table, ("float32", "float64"))
     if in_float64 and libraries.dtype_name(table.dtype) != "float64":
-        raise wrong_type(f"tables for float64 x must be float64; got {name} in float32")
+        raise wrong_type(f"tables for float64 x must be float64, as sincos(..., like=x) gives; got {name} in float32")
     checks.convertible(name, table, x)
 
 

@@ -247,9 +247,9 @@ def bad_in_place(xp):
         ([whole[:, 4:18]], (sincos[0], whole[:, :7]), ValueError, apart),
         ([whole[:, 4:18]], (whole[:, :7], sincos[1]), ValueError, apart),
         ([xp.random(4, 3, 14)], sincos, ValueError, r"tables must .*; got shape \(5, 7\)"),
-        ([xp.array(np.ones((5, 3, 14)), "int32")], sincos, TypeError, r"x must be float16.*; got int32"),
-        ([foreign], sincos, TypeError, "x must be an array of [a-z]+, like the first array; got"),
-        ([xp.random(5, 3, 12)], sincos, ValueError, r"x must have head_dim=14 .*; got"),
+        ([xp.array(np.ones((5, 3, 14)), "int32")], sincos, TypeError, r"array 2 must be float16.*; got int32"),
+        ([foreign], sincos, TypeError, "array 2 must be an array of [a-z]+, like the first array; got"),
+        ([xp.random(5, 3, 12)], sincos, ValueError, r"array 2 must have head_dim=14 .*; got"),
     ]
     if xp.name == "numpy":
         by_bytes = as_strided(np.zeros(400, "u1")[:56].view("f4"), (5, 14), (54, 4))
@@ -263,7 +263,7 @@ def bad_in_place(xp):
         learned, elsewhere = (sincos[0].clone().requires_grad_(), sincos[1]), xp.random(5, 3, 14).to("meta")
         cases.append(([xp.random(5, 3, 14).requires_grad_()], sincos, ValueError, "x must not require grad"))
         cases.append(([xp.random(5, 3, 14)], learned, ValueError, "must not require grad"))
-        cases.append(([elsewhere], sincos, ValueError, "x must be on device cpu, like the other arrays; got meta"))
+        cases.append(([elsewhere], sincos, ValueError, "array 2 must be on device cpu, .*; got meta"))
     return q, cases
 
 

@@ -101,7 +101,9 @@ def test_so_many_axes_that_numpy_has_no_more(axes):
     x = X.reshape(*[1] * (axes - 2), 5, 14)
     for _, argument, _, call in CASES:
         if argument in ("x", "w", "k"):
-            with pytest.raises(ValueError, match=rf"^[\w.]+: {argument} must have at most 62 axes; got {axes}"):
+            with pytest.raises(
+                ValueError, match=rf"^[\w.]+: ({argument}|array 2) must have at most 62 axes; got {axes}"
+            ):
                 call(x, np.array)
     most = X.reshape(*[1] * 60, 5, 14)
     np.testing.assert_array_equal(rotate_half(most).reshape(5, 14), rotate_half(X))
