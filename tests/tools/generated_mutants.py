@@ -98,19 +98,20 @@ Made by `python tests/tools/generated_mutants.py --seed {seed}`: mutants by cosm
 {sum(places.values())} places in the {len(tested)} packages of the library, drawn at random in each. A mutant is \
 tested by the tests that execute its line, the fastest first, for {budget:g} s at most.
 
-{1.0 - survived / total:.1%} are killed. {"; ".join(f"{name}: {number}" for name, number in sorted(counts.items()))}.
+{1.0 - survived / total:.1%} are killed. {"; ".join(f"{name}: {number}" for name, number in sorted(counts.items()))}. \
+The share is that of mutants that change something to observe.
 
-| package | places | tested | killed | share | survivors that change nothing to observe |
+| package | places | tested | killed | change nothing to observe | share |
 |---|---|---|---|---|---|
 """
     shares, rows, unexplained = {}, "", 0
     for package, results in tested.items():
         survivors = [each for each in results if each["outcome"] == "survived"]
-        shares[package] = 1.0 - len(survivors) / len(results)
         reasons = [ACCEPTED.get((module_name(each["file"]), each["before"], each["after"]), "") for each in survivors]
         unexplained += reasons.count("")
         killed, explained = len(results) - len(survivors), len(reasons) - reasons.count("")
-        text += f"| {package} | {places[package]} | {len(results)} | {killed} | {shares[package]:.1%} | {explained} |\n"
+        shares[package] = killed / (len(results) - explained)
+        text += f"| {package} | {places[package]} | {len(results)} | {killed} | {explained} | {shares[package]:.1%} |\n"
         for each, reason in zip(survivors, reasons):
             before, after = (each[name].replace("|", "\\|") for name in ("before", "after"))
             rows += f"| {each['file']}:{each['line']} `{before}` | `{after}` | {reason or '**none**'} |\n"
