@@ -188,9 +188,9 @@ class RotaryEmbedding:
     def replace(self, **changes: Any) -> "RotaryEmbedding":
         """A copy with some arguments changed. Values that depend on them are computed again.
 
-        Values that the caller gave are kept. The copy remembers the model type that `from_config` read, which decides
-        what `to_config` can write. (`dataclasses.replace` keeps computed values too: pass it ``inv_freq=None`` when you
-        change the frequencies, and ``attention_factor=None`` when you remove a scaling.)
+        Values that the caller gave are kept, but for a `rotary_dim` of all channels. The copy remembers the model type
+        that `from_config` read, which decides what `to_config` can write. (`dataclasses.replace` keeps computed values
+        too: pass it ``inv_freq=None`` when you change the frequencies, ``attention_factor=None`` without a scaling.)
 
         Parameters
         ----------

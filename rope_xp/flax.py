@@ -12,6 +12,8 @@ try:
 except ImportError as error:
     raise missing_package(__name__, "jax and flax", "flax", error) from None
 
+__all__ = ["RotaryEmbedding"]
+
 
 class RotaryEmbedding(RotaryModule, nnx.Module):
     """A module that rotates queries and keys. It holds a `rope_xp.RotaryEmbedding` and the axes of the model.

@@ -16,6 +16,7 @@ from rope_xp.arrays import checks
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.types import Values
 
+__all__ = ["to_onnx_rotary_embedding"]
 OPSET = 23  # the first opset that has the operator
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 DTYPES = {name: f"arithmetic and tables in {name}" for name in TYPES}

@@ -34,6 +34,8 @@ try:
 except ImportError as error:
     raise missing_package(__name__, "matplotlib", "plot", error) from None
 
+__all__ = ["decay", "pair", "phase_error", "save", "scaling", "scores", "sections", "wavelengths"]
+
 Ropes = RotaryEmbedding | Mapping[str, RotaryEmbedding]
 
 Floats = NDArray[np.float64]

@@ -14,6 +14,8 @@ try:
 except ImportError as error:
     raise missing_package(__name__, "torch", "torch", error) from None
 
+__all__ = ["RotaryEmbedding"]
+
 
 class RotaryEmbedding(RotaryModule, nn.Module):
     """A module that rotates queries and keys. It holds a `rope_xp.RotaryEmbedding` and the axes of the model.

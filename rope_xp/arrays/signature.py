@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 MAX_PLANS = 256
-_OPTIONS = {int, bool, str, type(None)}
+_OPTIONS = {int, bool, str, type(None), np.int64}
 
 
 # The number of times that a kernel failed. Plans from before the last failure are not used any more.

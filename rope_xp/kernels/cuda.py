@@ -45,7 +45,7 @@ WARPS, WARP_SIZE = 4, 64 if torch.version.hip else 32
 # be partly idle, so a program then rotates fewer heads.
 HEADS, PROGRAMS = 8, 1024
 
-# The coefficients of `phases` by number of bits. The kernel adds the constants 1.5 and -1.25 separately.
+# The coefficients of `exact_phases` by number of bits. The kernel adds the constants 1.5 and -1.25 separately.
 SINE = {0: (), **{bits: (terms[0] - 1.5, *terms[1:]) for bits, terms in exact_phases.SINE.items()}}
 COSINE = {0: (), **{bits: (terms[1] + 1.25, *terms[2:]) for bits, terms in exact_phases.COSINE.items()}}
 

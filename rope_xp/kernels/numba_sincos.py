@@ -89,7 +89,7 @@ def _words(frequencies: exact_phases.Frequencies) -> Any:
 
 @numba.njit(error_model="numpy")
 def _sin_cos(phase):
-    """The same as `phases._sin_cos_of_phase` for one phase in units of ``2**-32`` revolutions."""
+    """The same as `exact_phases._sin_cos_of_phase` for one phase in units of ``2**-32`` revolutions."""
     quarter = np.int32(np.int32(phase + np.int32(1 << 29)) >> np.int32(30))
     offset = np.int32(phase - np.int32(quarter << np.int32(30)))
     steps = np.int32(np.int32(offset + np.int32(1 << 18)) >> np.int32(19))
@@ -108,7 +108,7 @@ def _sin_cos(phase):
 
 @numba.njit(error_model="numpy")
 def _phase(position, high, low):
-    """The same as `phases._phase` with `round_off`, in units of ``2**-32`` revolutions."""
+    """The same as `exact_phases._phase` with `round_off`, in units of ``2**-32`` revolutions."""
     upper = ((position >> 31) + 1) >> 1
     return np.int32((position * high + upper * low) >> 32)
 
