@@ -261,19 +261,16 @@ def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel
     numbers = kernels.host_view(positions)
     if numbers is None:
         return None
-    compiled = kernels.compiled_sincos(positions, kernel)
-    program = None if compiled is None else compiled.prepare_tables(positions, frequencies)
+    program = kernels.prepare_tables(positions, [positions], frequencies, 1.0, kernel)
     if program is not None:
-        return program.run(positions)
+        return program.run(positions, positions)
     if not frequencies.is_single_row:
         return None
-    if compiled is None:
-        sin, cos = numpy_kernel.sin_cos(numbers, frequencies)
-    else:  # real positions: whole numbers give the same bits as integers
-        whole, fractions = numpy_kernel.integers_and_fractions(numbers)
-        sin, cos = compiled.prepare_tables(whole, frequencies).run(whole)
-        others = fractions != 0.0
-        sin[others], cos[others] = numpy_kernel.sin_cos(numbers[others], frequencies)
+    # Real positions: whole numbers give the same bits as integers.
+    whole, fractions = numpy_kernel.integers_and_fractions(numbers)
+    sin, cos = kernels.prepare_tables(whole, [whole], frequencies, 1.0, kernel).run(whole, whole)
+    others = fractions != 0.0
+    sin[others], cos[others] = numpy_kernel.sin_cos(numbers[others], frequencies)
     return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 
