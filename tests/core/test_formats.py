@@ -2,12 +2,14 @@
 
 import copy
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from configs import CONFIGS, ROWS, value_of
 
 from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, from_config
+from rope_xp.configs.readers import files
 from rope_xp.frequencies import geometric
 
 HALF, INTERLEAVED = "half", "interleaved"
@@ -169,6 +171,134 @@ def test_remarks():
     sections = {"qwen3vl.rope.dimension_sections": [24, 20, 20, 0]}
     qwen3 = metadata("qwen3vl", attention__key_length=128, rope__freq_base=5e6)
     assert "rotates pairs 61, 62 by its fourth position" in remarks(qwen3 | sections)
+
+
+def test_numbers_that_change_nothing_are_not_remarked():
+    """In a file whose rule is YaRN, for which the mix is 1."""
+    neutral = {"yarn_ext_factor": (1.0, -1.0), "alpha": (0.0, 1.0), "yarn_log_multiplier": (0.0,)}
+    neutral |= {"yarn_beta_fast": (32.0,), "yarn_beta_slow": (1.0,), "yarn_attn_factor": (1.0,), "attn_factor": (1.0,)}
+    for key, value in ((key, value) for key, values in neutral.items() for value in values):
+        rope = from_config(QWEN | {f"qwen2.rope.scaling.{key}": value})
+        assert rope == from_config(QWEN) and key not in words(rope), (key, value)
+
+
+@pytest.mark.parametrize("kind, wanted", [("yarn", 1.0), ("linear", 0.0)])
+@pytest.mark.parametrize("mix", [1.0, 0.0, -1.0, -2.0, 0.5])
+def test_the_mix_of_yarn_follows_from_the_rule(kind, wanted, mix):
+    """For Grok, whose file llama.cpp reads it from."""
+    own = {"type": kind, "factor": 2.0, "original_context_length": 4096, "yarn_ext_factor": mix}
+    file = FILES["Grok GGUF"] | {f"grok.rope.scaling.{key}": value for key, value in own.items()}
+    if mix in (wanted, -1.0):
+        assert from_config(file) == from_config({key: file[key] for key in file if "ext_factor" not in key})
+        return
+    with pytest.raises(ValueError, match=f"yarn_ext_factor must be {wanted:g} with '{kind}'; got {mix}"):
+        from_config(file)
+
+
+def words(rope):
+    return " ".join(rope._provenance.remarks)
+
+
+def test_defaults_and_remarks_of_params_json():
+    llama4 = FILES["Llama 4 Scout"]
+    assert [from_config(_without(each, "rope_theta")).base for each in (META31, llama4)] == [500_000.0, 500_000.0]
+    for file, is_remarked in ((META31, True), (META31 | {"rope_scaling_factor": 8.0}, False), (llama4, False)):
+        assert ("the factor 8" in words(from_config(_without(file, "x"), layer=0))) == is_remarked
+    factors = [from_config(file, layer=0).scaling for file in (META31, _without(llama4, "rope_scaling_factor"))]
+    factors = [(each.factor, each.high_freq_factor) for each in factors]
+    assert factors == [(8.0, 4.0), (16.0, 1.0)]
+
+
+def _without(mapping, key):
+    return {name: value for name, value in mapping.items() if name != key}
+
+
+@pytest.mark.parametrize("stated", [None, 1e5])
+def test_the_base_of_pixtral_is_that_of_its_encoder(stated):
+    encoder = {"head_dim": 64} | ({} if stated is None else {"rope_theta": stated})
+    rope = from_config(FILES["Ministral 3"] | {"vision_encoder": encoder}, part="vision")
+    assert (rope.base, rope.layout) == (stated or 10_000.0, INTERLEAVED)
+    assert bool(rope._provenance.defaults) == (stated is None)
+
+
+@pytest.mark.parametrize("window", [None, 0, 4096])
+def test_layers_without_rotation_need_a_window_that_is_not_zero(window):
+    file = metadata("llama4", attention__key_length=64, rope__freq_base=5e5, block_count=8)
+    file |= {} if window is None else {"llama4.attention.sliding_window": window}
+    if window == 0:
+        with pytest.raises(ValueError, match=r"llama4\.attention\.sliding_window must be greater than 0; got 0"):
+            from_config(file, layer=0)
+        return
+    assert [from_config(file, layer=layer) is None for layer in range(4)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "ends", [(2.0, 1e30), (1.0, 1e30), (0.5, 1e30), (1e30, 1e30), (0.5, 0.5), (1e30, 2.0), (3.0, 5.0)]
+)
+@pytest.mark.parametrize("width", [16, 8])
+@pytest.mark.parametrize("second", [None, 2.0, 0.25])
+def test_divisors_of_a_file_divide(ends, width, second):
+    """Those of no published rule, too; 1e30 stands for a pair that is not rotated."""
+    divisors = [ends[0]] * (width // 4) + [ends[1]] * (width // 4)
+    if second is not None:
+        divisors[1] = second
+    file = metadata("llama", attention__key_length=16, rope__dimension_count=width, rope__freq_base=1e4)
+    rope = from_config(file | {"rope_freqs.weight": divisors})
+    wanted = [w / divisor for w, divisor in zip(geometric(1e4, width), divisors)]
+    assert rope.inv_freq == pytest.approx(wanted, rel=1e-6, abs=1e-25)
+
+
+def test_float32_numbers_are_read_as_they_were_written():
+    for number in (10_000.1, 123_456.7, 1.1, 2.0**126):
+        file = LLAMA | {"llama.rope.freq_base": float(np.float32(number))}
+        assert from_config(file).base == float(str(np.float32(number)))
+    for number in (1.1 + 1e-12, 1e300):  # no float32
+        assert from_config(LLAMA | {"llama.rope.freq_base": number}).base == number
+
+
+@pytest.mark.parametrize("part", ["1,", "[],", "{},", '[1,{"a":[]}],'])
+def test_values_of_json_are_counted_by_their_commas_and_brackets(part, monkeypatch):
+    text = f"[{part * 7}1]"
+    count = sum(sign in ",[{" for sign in text)
+    for limit in (count, count - 1):
+        monkeypatch.setattr(files, "MAX_VALUES", limit)
+        with nullcontext() if limit == count else pytest.raises(ValueError, match=f"at most {limit} values; got more"):
+            assert len(files.parsed_json("x", text.encode())) == 8
+
+
+def test_limits_of_json(tmp_path):
+    path = tmp_path / "config.json"
+    for size in (2**24, 2**24 + 1):
+        path.write_bytes(b'{"model_type": "x"}'.ljust(size))
+        with pytest.raises(ValueError, match="families" if size == 2**24 else r"at most 16777216 bytes; got more$"):
+            from_config(path)
+    for count in (10**6, 10**6 + 1):
+        message = "a mapping; got list" if count == 10**6 else "at most 1000000 values; got more$"
+        path.write_text(f"[{'1,' * (count - 2)}1]" if count == 10**6 else f"[{'1,' * count}1]")
+        with pytest.raises((TypeError, ValueError), match=message):
+            from_config(path)
+    for digits, message in ((616, "families"), (682, "got 2266 bits"), (683, "at most 2048 bits; got 683 digits$")):
+        path.write_text('{"model_type": "x", "y": ' + "9" * digits + "}")
+        with pytest.raises(ValueError, match=message):
+            from_config(path)
+
+
+def test_limits_of_a_mapping():
+    def nested(levels):
+        found = 1
+        for level in range(levels):
+            found = [found] if level % 2 else {"a": found}
+        return found
+
+    wrong = {"at most 32 levels": {"y": nested(31)}, "at most 1000000 values": {"y": {"z": [0] * (10**6 - 2)}}}
+    wrong |= {"at most 2048 bits; got 2049 bits": {"y": [2**2048]}}
+    good = [{"y": nested(30)}, {"y": {"z": [0] * (10**6 - 3)}}, {"y": [2**2048 - 1]}]
+    for given in good:
+        with pytest.raises(ValueError, match="families"):
+            from_config({"model_type": "x"} | given)
+    for message, given in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            from_config({"model_type": "x"} | given)
 
 
 def test_the_layout_of_glm4_follows_its_sections():

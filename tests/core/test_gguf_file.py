@@ -2,6 +2,7 @@
 
 import os
 import struct
+from contextlib import nullcontext
 
 import gguf
 import numpy as np
@@ -172,6 +173,77 @@ def test_a_header_is_read_up_to_a_bound(tmp_path, counted, monkeypatch):
     os.truncate(path, 2**35)
     with pytest.raises(ValueError, match=r"must have a header of at most 134217728 bytes; got a longer one"):
         from_config(path)
+
+
+# Each limit: bytes for a number of things, the greatest number, and what is said of one more.
+LIMITS = {
+    "entries": (lambda n: header(entry_count=n), 2**14, "at most 16384 entries; got 16385"),
+    "tensors": (lambda n: header(tensor_count=n), 2**17, "at most 131072 tensors; got 131073"),
+    "name": (lambda n: header(text(b"x" * n)), 2**8, "at most 256 bytes in the name of an entry; got 257"),
+    "axes": (
+        lambda n: header(tensors=[tensor(b"w", *[1] * n)]),
+        8,
+        "each tensor once, with at most 8 axes; got 'w' with 9",
+    ),
+    "values": (
+        lambda n: header(tensors=[tensor(b"rope_freqs.weight", n)]),
+        2**14,
+        r"at most 16384 float32 values in 'rope_freqs.weight'; got type 0, shape \(16385,\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_of_counts(tmp_path, name):
+    """In a file that is long enough for all that it says."""
+    content, limit, message = LIMITS[name]
+    path = tmp_path / "m.gguf"
+    for count in (limit, limit + 1):
+        path.write_bytes(content(count))
+        os.truncate(path, 2**24)
+        if count > limit:
+            with pytest.raises(ValueError, match=f"m.gguf must have {message}$"):
+                metadata_of_file(path)
+            continue
+        try:
+            metadata_of_file(path)
+        except ValueError as error:
+            assert "at most" not in str(error).replace("with at most 8 axes; got '' twice", "")
+
+
+@pytest.mark.parametrize("kind, limit", [(0, 2**14), (8, 2**14), ("text", 2**16)])
+def test_long_lists_and_texts_are_left_out(tmp_path, kind, limit):
+    path = tmp_path / "m.gguf"
+    for count in (limit, limit + 1):
+        value = text(b"x" * count) if kind == "text" else struct.pack("<IQ", kind, count) + bytes(count * (kind or 1))
+        path.write_bytes(header(entry(b"x", 8 if kind == "text" else 9, value)))
+        found = metadata_of_file(path).get("x")
+        assert (found is None) if count > limit else len(found) == count
+
+
+@pytest.mark.parametrize("count, least, what", [(3, 24, "tensors"), (4, 13, "entries")])
+def test_a_count_takes_bytes_of_the_file(tmp_path, count, least, what):
+    """A tensor has at least 24 bytes, and an entry 13: a file of one byte less is refused before it is read."""
+    path = tmp_path / "m.gguf"
+    before = 8 if what == "tensors" else 0  # the number of entries follows that of tensors
+    for length in (count * least - 1, count * least):
+        path.write_bytes(header(**{f"{what.replace('ies', 'y').rstrip('s')}_count": count}) + bytes(length - before))
+        with pytest.raises(ValueError) as raised:
+            metadata_of_file(path)
+        assert (f"at most {count - 1} {what}; got {count}" in str(raised.value)) == (length < count * least)
+
+
+def test_bytes_of_the_header_that_are_kept_and_skipped(tmp_path, monkeypatch):
+    """To the last byte."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(header(entry(b"x", 8, text(b"abc")), entry(b"tokenizer.x", 8, text(b"abc"))))
+    size = path.stat().st_size
+    for limit, kept in (("MAX_HEADER", size), ("MAX_TAKEN", size - 8 - 3)):
+        for less in (0, 1):
+            with monkeypatch.context() as patch:
+                patch.setattr(gguf_file, limit, kept - less)
+                with pytest.raises(ValueError, match=f"at most {kept - 1} bytes") if less else nullcontext():
+                    assert metadata_of_file(path)["x"] == "abc"
 
 
 def test_a_file_of_big_endian_machines(tmp_path):

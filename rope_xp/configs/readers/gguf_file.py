@@ -133,7 +133,7 @@ def _check_start(reader: _Reader) -> None:
         reader.fail("the format GGUF, whose first bytes are b'GGUF'", repr(start))
     version = struct.unpack("<I", start[4:])[0]
     if version not in (2, 3):
-        got = "a file in big-endian order" if version & 0xFFFF == 0 else f"version {version}"
+        got = "a file in big-endian order" if not version & 0xFFFF else f"version {version}"
         reader.fail("version 2 or 3 of GGUF, in little-endian order", got)
 
 
