@@ -198,13 +198,140 @@ def test_a_fraction_that_vllm_loses_is_remarked(model_type, keys):
     assert rope.rotary_dim == 64 and ("without partial_rotary_factor rotates whole heads" in remarks(rope)) == is_lost
 
 
-def test_an_attention_factor_of_one_leaves_the_softmax_of_latent_attention_alone_in_vllm():
-    numbers = {"factor": 4.0, "original_max_position_embeddings": 4096, "mscale": 0.7, "mscale_all_dim": 0.5}
-    block = {"rope_type": "deepseek_yarn", "rope_theta": 1e4, "attention_factor": 1.0, **numbers}
-    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_theta": 1e4}
+MSCALES = [{}, {"mscale": 0.7}, {"mscale_all_dim": 0.5}, {"mscale": 0.7, "mscale_all_dim": 0.5}]
+
+
+def latent(numbers):
+    """A config with latent attention, and a block of YaRN."""
+    block = {**YARN, "rope_type": "deepseek_yarn", "rope_theta": 1e4, **numbers}
+    return {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_theta": 1e4}, block
+
+
+@pytest.mark.parametrize("numbers", MSCALES)
+def test_an_attention_factor_of_one_leaves_the_softmax_of_latent_attention_alone_in_vllm(numbers):
+    config, block = latent(numbers | {"attention_factor": 1.0})
     rope = from_config(config, flags=vllm(rope_parameters=block))
-    of_tables, of_all = (1.0 + 0.1 * number * math.log(4.0) for number in (0.7, 0.5))
+    of_tables, of_all = (
+        1.0 + 0.1 * numbers.get(key, default) * math.log(4.0)
+        for key, default in (("mscale", 1.0), ("mscale_all_dim", 0.0))
+    )
     assert rope.attention_factor == pytest.approx(of_tables / of_all, rel=1e-15) and rope.softmax_scale == 1.0
+
+
+@pytest.mark.parametrize("numbers", MSCALES)
+@pytest.mark.parametrize("multiplier", [1.0, 0.5])
+@pytest.mark.parametrize("factor", [4.0, 1.0])
+def test_sglang_multiplies_both_factors_of_latent_attention(numbers, multiplier, factor):
+    config, block = latent(numbers | {"attn_factor": multiplier, "factor": factor})
+    rope = from_config(config, flags=sglang(rope_parameters=block))
+    of_tables, of_all = (
+        1.0 + 0.1 * numbers.get(key, default) * math.log(factor)
+        for key, default in (("mscale", 1.0), ("mscale_all_dim", 0.0))
+    )
+    assert rope.attention_factor == pytest.approx(multiplier * of_tables / of_all, rel=1e-12)
+
+
+VLLM_BASES = dict.fromkeys(("ernie4_5_moe",), 5e5) | dict.fromkeys(("exaone4", "qwen2", "qwen3"), 1e6)
+VLLM_BASES |= {"falcon_h1": 1e11, "llama": 1e4, "mistral": 1e4, "qwen2_moe": 1e4}
+
+
+@pytest.mark.parametrize("model_type", VLLM_BASES)
+def test_the_base_of_a_block_without_one_is_that_of_the_class_in_vllm(model_type):
+    config = LLAMA | {"model_type": model_type, "head_dim": 64, "rope_theta": 7e5}
+    rope = from_config(config, flags=vllm(rope_parameters=YARN), layer=0)
+    assert rope.base == VLLM_BASES[model_type]
+    assert f"without rope_theta the base is {VLLM_BASES[model_type]:,.0f}" in remarks(rope)
+
+
+@pytest.mark.parametrize("name", ["lmdeploy", "sglang"])
+def test_null_before_a_block_removes_the_old_one(name):
+    key = "--json-model-override-args" if name == "sglang" else "--hf-overrides"
+    block = {"rope_scaling": None, "rope_parameters": YARN}
+    assert from_config(LLAMA, flags=[name, key, json.dumps(block)]).base == 10_000.0
+    turned = dict(reversed(block.items()))
+    with pytest.raises(ValueError, match="rope_scaling must be an object in flags; got None"):
+        from_config(LLAMA, flags=[name, key, json.dumps(turned)])
+
+
+@pytest.mark.parametrize("original", [4096, 1, 0])
+@pytest.mark.parametrize("length", [None, 2048, 8192])
+def test_the_original_length_of_flags_is_that_of_the_block_in_vllm(original, length):
+    """Of rules that read it, in a config without a part."""
+    config = LLAMA | {"rope_scaling": YARN, "max_position_embeddings": length or 32_768}
+    flags = vllm(original_max_position_embeddings=original)
+    if original == 0:
+        with pytest.raises(ValueError, match="original_max_position_embeddings must be "):
+            from_config(config, flags=flags)
+        return
+    assert from_config(config, flags=flags).scaling.original_max_position_embeddings == original
+    in_part = {
+        "model_type": "qwen2_vl",
+        "text_config": {**FLAT, "rope_scaling": {**YARN, "mrope_section": [8, 12, 12]}},
+    }
+    own = from_config(in_part, flags=vllm(text_config={"original_max_position_embeddings": 8192})).scaling
+    assert own.original_max_position_embeddings == 8192
+    with pytest.raises(ValueError, match="must not be contradicted; got 8192 in"):
+        from_config(in_part, flags=vllm(text_config={"original_max_position_embeddings": original}))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("original", [4096, 1, 0, -1])
+def test_longrope_with_an_original_length_of_zero_is_one_clear_error(engine, original):
+    lists = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "original_max_position_embeddings": original}
+    block = {"rope_type": "longrope", "rope_theta": 1e4, **lists}
+    flags = {"vllm": vllm, "sglang": sglang}[engine](rope_parameters=block)
+    if original > 1:
+        assert from_config(LLAMA, flags=flags).scaling.factor == 2.0
+        return
+    with pytest.raises(ValueError, match=f"original_max_position_embeddings must be .*; got {original}"):
+        from_config(LLAMA, flags=flags)
+
+
+@pytest.mark.parametrize("length", [99, 100, 101])
+def test_words_of_flags_are_shown_up_to_100_characters(length):
+    key = "qwen2.rope.".ljust(length, "x")
+    other = "qwen3.rope.".ljust(length, "x")
+    rope = from_config(GGUF, flags=["--override-kv", f"{key}=int:5,{other}=int:5"])
+    assert f"does not use --override-kv {key[:100]}: its type must be float, and is int" in remarks(rope)
+    assert f"does not read {other[:100]}: the architecture of the file is qwen2" in remarks(rope)
+    word, shown, ones = "y" * length, "y" * min(length, 100), "1" * (length - 2)
+    wrong = {
+        f"--override-kv {word}": f"bool or str; got '{shown}'",
+        f"--override-kv {key}=float:{word}": f"{key[:100]} of --override-kv in flags must be a number; got '{shown}'",
+        f"--rope-scale {word}": f"must be a finite number; got '{shown}'",
+        f"-c {word}": f"must be a whole number; got '{shown}'",
+        f"--rope-scaling {word}": f"must be none, linear or yarn; got '{shown}'",
+        f"--hf-overrides [{ones}]": f"must be a JSON object; got '{f'[{ones}]'[:100]}'",
+    }
+    for flags, message in wrong.items():
+        with pytest.raises(ValueError, match=re.escape(message)):
+            from_config(LLAMA if "hf" in flags else GGUF, flags=flags)
+
+
+@pytest.mark.parametrize("text", ["", "=", "a=", "a=float", "a=float:1", "=float:1", "a:float=1", "a=double:1", "a=:1"])
+def test_an_override_has_a_key_a_type_and_a_value(text):
+    flags = ["llama-server", "--override-kv", text]
+    if text == "a=float:1":
+        assert from_config(GGUF, flags=flags) == from_config(GGUF)
+        return
+    with pytest.raises(ValueError, match="must be KEY=TYPE:VALUE and the type int, float, bool or str; got "):
+        from_config(GGUF, flags=flags)
+
+
+@pytest.mark.parametrize("fast", [None, -1.0, 0.0, 0.5, 16.0])
+@pytest.mark.parametrize("kind", ["yarn", "linear"])
+def test_a_negative_end_of_the_ramp_is_that_of_the_file(fast, kind):
+    words = ["--rope-scaling", kind, "--rope-scale", "4", "--yarn-beta-slow", "0.25"]
+    words += [] if fast is None else ["--yarn-beta-fast", str(fast)]
+    if fast == 0.0 and kind == "yarn":
+        with pytest.raises(ValueError, match="beta_fast must be "):
+            from_config(GGUF, flags=words)
+        return
+    rope = from_config(GGUF, flags=words)
+    assert ("with YaRN only" in remarks(rope)) == (kind == "linear")
+    if kind == "yarn":
+        wanted = 32.0 if fast in (None, -1.0) else fast
+        assert (rope.scaling.beta_fast, rope.scaling.beta_slow) == (wanted, 0.25)
 
 
 def test_vllm_reads_keys_after_dots():
@@ -370,8 +497,22 @@ def test_the_engine_follows_from_the_command_or_the_names(row):
 
 
 def test_lengths_of_vllm():
-    read = [command_line(f"--max-model-len {text}").flags[0][1] for text in ("1024", "1k", "1K", "25.6k", "auto", "-1")]
-    assert read == [1024, 1000, 1024, 25_600, None, None]
+    """A small letter is a power of 1,000, a capital one of 1,024."""
+    lengths = {
+        "1024": 1024,
+        "25.6k": 25_600,
+        "0.5m": 500_000,
+        "1.5g": 1_500_000_000,
+        "auto": None,
+        "AUTO": None,
+        "-1": None,
+    }
+    lengths |= {f"{n}{letter}": n * 1000**power for n in (1, 12) for power, letter in enumerate("kmg", 1)}
+    lengths |= {f"{n}{letter}": n * 1024**power for n in (1, 12) for power, letter in enumerate("KMG", 1)}
+    assert {text: command_line(f"--max-model-len {text}").flags[0][1] for text in lengths} == lengths
+    for text in ("1.5", "1.5K", "1.", "k", "1kk", "-2", "1e3", "1234567890123", "1.1234567k", ""):
+        with pytest.raises(ValueError, match=f"such as 131072 or 128K; got '{text}'"):
+            command_line(["--max-model-len", text])
 
 
 def test_known_names_are_not_harmless():
