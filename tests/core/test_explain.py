@@ -9,16 +9,20 @@ import numpy as np
 import pytest
 from configs import CONFIGS, GOLDENS, ROWS
 from errors import assert_all_raise, raising
+from hypothesis import given
+from hypothesis import strategies as st
 from samples import embedding, random
 
 from rope_xp import (
     DynamicNTKScaling,
     LinearScaling,
+    LongRopeScaling,
     Sections,
     XPos,
     YarnScaling,
     from_config,
 )
+from rope_xp.reports import Report, Section, Table
 
 TRAINED = 2048
 LENGTH = {"original_max_position_embeddings": TRAINED}
@@ -79,6 +83,8 @@ MIXTRAL = {**llama(), "model_type": "mixtral"}
 NO_BASE = {**scaled("llama3", **LLAMA3), "rope_theta": None}
 CHUNKS = {"dual_chunk_attention_config": {"chunk_size": 4096, "local_size": 512}}
 LONGROPE = scaled("longrope", **FACTORS, **LENGTH)
+LISTS = {name: tuple(values) for name, values in FACTORS.items()}
+LONG = LongRopeScaling(**LISTS, **LENGTH, factor=4.0, seq_len=5000)
 FAR = embedding(xpos=XPos())
 
 # What is warned of: a config or an embedding and a context; and the same without the reason.
@@ -131,6 +137,11 @@ WARNINGS = {
     "rule longrope depends on the length. These frequencies are for sequences of at most 2,048 tokens.": (
         (LONGROPE,),
         (scaled("longrope", **{**FACTORS, "long_factor": [1.0] * 64}, **LENGTH),),
+    ),
+    "At 2,048 tokens, others apply: from_config(..., seq_len=2048)": (
+        (embedding(head_dim=128, rotary_dim=128, scaling=LONG), 2048),
+        (embedding(head_dim=128, rotary_dim=128, scaling=LONG), 2049),
+        (embedding(head_dim=128, rotary_dim=128, scaling=LONG),),
     ),
     "tokens, others apply: from_config(..., seq_len=": (
         (LONGROPE, 8192),
@@ -190,6 +201,26 @@ def test_stated_and_assumed_values_are_marked():
     assert "rope_ratio" in chatglm.stated and "rope_theta" not in chatglm.stated  # which follows from it
     assert chatglm.trained_length == 131_072
     assert embedding().explain().stated == ()
+
+
+class Rows(Report):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def sections(self):
+        return [Section("", Table((), self.rows))]
+
+
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=7))
+def test_the_last_column_of_a_table_has_its_share_of_80(lengths):
+    """20 of the columns, or an equal share; the widest of the others are narrower then."""
+    lines = str(Rows([[*("a" * length for length in lengths), "b " * 60]])).splitlines()
+    room, count = 80 - 2 * len(lengths), len(lengths) + 1
+    widths = list(lengths)
+    for _ in range(max(sum(lengths) - room + min(20, room // count), 0)):
+        widths[widths.index(max(widths))] -= 1
+    assert max(map(len, lines)) <= 80 and lines[0].index("b") == sum(widths) + 2 * len(widths)
+    assert "".join(lines).count("a") == sum(lengths) and "".join(lines).count("b") == 60
 
 
 def test_lengths_and_the_default_context():

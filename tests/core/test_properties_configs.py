@@ -94,3 +94,91 @@ def test_transformers_reads_truncate_beside_nested_blocks(inside, beside, rule):
         return
     if rule == "yarn":
         assert isinstance(rope.scaling, YarnScaling) and rope.scaling.truncate == (True if beside is None else beside)
+
+
+# A key that must have a value in a family: that value, another one, and what else its config has.
+REQUIRED = {
+    "bailing_moe_linear": ("linear_rope", True, False, {}),
+    "chatglm": ("position_encoding_2d", False, True, {"kv_channels": 64}),
+    "phi3small": ("rope_position_scale", 1.0, 2.0, {}),
+    "plamo3": ("rope_scaling_factor", 1, 2, {"head_dim": 64}),
+    "qwen": ("pos_emb", "rotary", "x", {"kv_channels": 64}),
+    "step3p5": ("yarn_only_types", ["full_attention"], ["sliding_attention"], {"head_dim": 64}),
+    "grok-1": ("extrapolation_factor", 1.0, 0.5, {}),
+    "grok1": ("extrapolation_factor", 1.0, 0.5, {}),
+}
+
+
+@pytest.mark.parametrize("model_type", REQUIRED)
+def test_a_key_that_must_have_a_value_may_state_it(model_type):
+    key, wanted, other, more = REQUIRED[model_type]
+    config = {"model_type": model_type, **SIZES, **more}
+    assert from_config({**config, key: wanted}, layer=0) == from_config(config, layer=0)
+    with pytest.raises(
+        ValueError, match=re.escape(f"{key} must be {wanted!r} in model_type {model_type!r}; got {other!r}")
+    ):
+        from_config({**config, key: other}, layer=0)
+
+
+@pytest.mark.parametrize("without", [None, 32, 64])
+@pytest.mark.parametrize("rotated", [32, 64])
+@pytest.mark.parametrize("stated", [1.0, 0.5, 1 / 3, 2 / 3])
+def test_the_fraction_of_latent_attention_is_that_of_the_whole_head(without, rotated, stated):
+    config = {"model_type": "mistral4", **SIZES, "qk_rope_head_dim": rotated, "partial_rotary_factor": stated}
+    config |= {} if without is None else {"qk_nope_head_dim": without}
+    if stated == rotated / (rotated + (without or rotated)):
+        assert from_config(config).head_dim == rotated
+        return
+    with pytest.raises(ValueError, match="partial_rotary_factor must be "):
+        from_config(config)
+
+
+@pytest.mark.parametrize("key", ["spatial_rope_base_frequency", "uid_rope_base_frequency"])
+def test_bases_of_coordinates_are_at_least_1(key):
+    config = {"model_type": "esmfold2_atom_encoder", "head_dim": 128}
+    assert from_config(config | {key: 1.0}).axes == 4
+    with pytest.raises(ValueError, match=f"{key} must be at least 1; got 0.5"):
+        from_config(config | {key: 0.5})
+
+
+def test_limits_of_layers():
+    config = {"model_type": "llama", "head_dim": 64, "rope_theta": 1e4}
+    assert from_config(config, layer=16_383) == from_config(config)
+    with pytest.raises(ValueError, match="layer must be below 16384; got 16384"):
+        from_config(config, layer=16_384)
+
+
+@pytest.mark.parametrize("model_type, width", [("nanochat", 62), ("deepseek_v4", 62), ("llama", 62)])
+def test_an_odd_number_of_rotated_channels_is_rounded_up_only_in_a_usual_pairing(model_type, width):
+    config = {"model_type": model_type, "head_dim": width, "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    if model_type == "llama":
+        assert len(from_config(config).inv_freq) == 16
+        return
+    with pytest.raises(ValueError, match=r"the number of rotated channels must be even in .*; got 31"):
+        from_config(config, **({"layer_type": "main"} if model_type == "deepseek_v4" else {}))
+
+
+@pytest.mark.parametrize("inside, beside", [(2048, None), (2048, 4096), (None, 4096)])
+def test_the_length_of_dynamic_ntk_is_that_of_its_block(inside, beside):
+    block = {"rope_type": "dynamic", "factor": 2.0} | ({} if inside is None else {"max_position_embeddings": inside})
+    config = {"model_type": "llama", **SIZES, "rope_theta": 1e4, "rope_scaling": block}
+    config |= {} if beside is None else {"max_position_embeddings": beside}
+    assert from_config(config, seq_len=9000).scaling.max_position_embeddings == (inside or beside)
+
+
+@pytest.mark.parametrize("listed, layer, rotated", [([1], 1, True), ([1], 0, False), ([1], 2, False), ([], 0, False)])
+def test_attention_of_bamba_is_in_the_layers_that_are_listed(listed, layer, rotated):
+    config = {"model_type": "bamba", **SIZES, "num_hidden_layers": 4, "attn_layer_indices": listed}
+    assert (from_config(config, layer=layer) is not None) == rotated
+    without = {key: value for key, value in config.items() if key != "attn_layer_indices"}
+    assert from_config(without, layer=layer) is None
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "llama"])
+@pytest.mark.parametrize("use_mla", [None, True, False])
+def test_deepseek_v2_without_latent_attention_is_another_family(model_type, use_mla):
+    config = {"model_type": model_type, **SIZES, "rope_theta": 1e4} | ({} if use_mla is None else {"use_mla": use_mla})
+    rope = from_config(config)
+    assert rope._provenance.model_type == (
+        "deepseek" if model_type == "deepseek_v2" and use_mla is False else model_type
+    )
