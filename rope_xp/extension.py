@@ -348,7 +348,7 @@ def _numbers(choice: Choice) -> list[str]:
     if choice.least_divisor is None or choice.greatest_divisor is None:
         return [choice.rule, *["-"] * 5, "not possible" if choice.rule != "longrope" else "needs lists"]
     least, greatest = (
-        f"{each:.4g}" if each < 1000 else f"{each:,.0f}" for each in (choice.least_divisor, choice.greatest_divisor)
+        f"{each:.4g}" if each < 999.95 else f"{each:,.0f}" for each in (choice.least_divisor, choice.greatest_divisor)
     )
     divisors = least if least == greatest else f"{least} to {greatest}"
     counts = (choice.kept, choice.blended, choice.interpolated)

@@ -312,3 +312,11 @@ def test_bad_extensions():
         (lambda: by_hand(TO, factor=9.0), r"extend: options must be given with a rule; got factor"),
     ]
     assert_all_raise(raising(values, types))
+
+
+@pytest.mark.parametrize(
+    "to, shown", [(999, "499.5"), (1998, "999"), (1999, "999.5"), (2000, "1,000"), (2004, "1,002")]
+)
+def test_divisors_have_four_digits_and_from_1000_on_none_after_the_point(to, shown):
+    rows = [line.split() for line in str(PLAIN.extend(to, trained_length=2)).splitlines()]
+    assert [row[4] for row in rows if row[:1] == ["linear"]] == [shown]

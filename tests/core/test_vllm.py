@@ -50,6 +50,16 @@ def test_sections_are_written_only_where_they_are_read():
     assert block["rope_type"] == "default" and block["rope_theta"] == pytest.approx(1e4 * 4 ** (64 / 62))
 
 
+@pytest.mark.parametrize("factor", [None, 1.0, 1.25])
+def test_the_attention_factor_before_vllm_read_attention_factor(factor):
+    """0.21 multiplies `attn_factor` by what follows from the factor, unless `apply_yarn_scaling` is false."""
+    yarn = YarnScaling(factor=4.0, original_max_position_embeddings=4096, attention_factor=factor)
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, scaling=yarn)
+    block = written(rope, engine_version="0.21.0")["rope_parameters"]
+    stated = {key: block[key] for key in ("attn_factor", "apply_yarn_scaling", "attention_factor") if key in block}
+    assert stated == ({} if factor is None else {"attn_factor": factor, "apply_yarn_scaling": False})
+
+
 def test_a_factor_of_one_is_one_with_latent_attention():
     """`deepseek_yarn` reads only `mscale` and `mscale_all_dim`, whose defaults give 0.1 log(factor) + 1."""
     yarn = YarnScaling(factor=36.0, original_max_position_embeddings=8192, attention_factor=1.0)

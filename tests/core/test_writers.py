@@ -18,6 +18,7 @@ from rope_xp import (
     LongRopeScaling,
     NTKScaling,
     RotaryEmbedding,
+    Sections,
     YarnScaling,
     from_config,
 )
@@ -471,3 +472,26 @@ def test_architectures_of_families_are_rotary():
     assert LONG in RotaryEmbedding(
         head_dim=4, layout=HALF, base=1e4, scaling=LongRopeScaling(**LONGROPE, factor=4.0)
     ).to_config("gguf", **PHI)
+
+
+@pytest.mark.parametrize("sizes", [(32,), (16, 16), (12, 10, 10), (12, 10, 5, 5)])
+def test_a_gguf_file_has_four_sections_of_which_the_last_may_be_empty(sizes):
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, sections=Sections(sizes))
+    written = rope.to_config("gguf", architecture="qwen2vl")["qwen2vl.rope.dimension_sections"]
+    assert written == [*sizes, *[0] * (4 - len(sizes))]
+
+
+@pytest.mark.parametrize("target, name", [("sglang", "sglang 0.5.23"), ("lmdeploy", "lmdeploy 0.18.0")])
+@pytest.mark.parametrize("model_type", ["orion", "llama"])
+@pytest.mark.parametrize("whole", [None, "llava", "of_tomorrow"])
+def test_a_model_type_whose_reading_is_not_known_is_warned_of(target, name, model_type, whole):
+    """By the name of the whole model, of which SGLang knows LLaVA."""
+    text = {"model_type": model_type, "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4}
+    config = text if whole is None else {"model_type": whole, "text_config": text}
+    known = {"llama", *(["llava"] if target == "sglang" else [])}
+    rope = from_config(config)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rope.to_config(target)
+    wanted = f"whether {name} reads these keys for model type {whole or model_type!r} is not known"
+    assert [str(each.message) for each in caught] == ([] if (whole or model_type) in known else [wanted])
