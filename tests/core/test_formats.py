@@ -35,7 +35,7 @@ def f32(*numbers):
 FILES = {row["name"]: row["keys"] for row in ROWS["files of other formats"]}
 FACTORS = {"rope_freqs.weight": f32(*(a / b for a, b in zip(geometric(5e5, 128), LLAMA3.frequencies(5e5, 128))))}
 FILES["Llama 3.1 GGUF"] = FILES["Llama GGUF"] | FACTORS
-FILES["Gemma 4 GGUF"] |= {"rope_freqs.weight": f32(*[1.0] * 64, *[1e30] * 192)}
+FILES["Gemma 4 GGUF"] = FILES["Gemma 4 GGUF"] | {"rope_freqs.weight": f32(*[1.0] * 64, *[1e30] * 192)}
 META31, QWEN, LLAMA = FILES["Llama 3.1"], FILES["Qwen2.5 GGUF"], FILES["Llama GGUF"]
 GPT, MLX_LLAMA = FILES["GPT of Megatron"], FILES["Llama of MLX"]
 
