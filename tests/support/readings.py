@@ -470,6 +470,15 @@ def of_writing(rope, draw):
     return f"{target}: {json.dumps(rope.to_config(target, **given))}"
 
 
+def of_version(rope, draw):
+    target, version = draw.choice([("vllm", "0.21.0"), ("vllm", "0.21.0"), ("transformers", "5.18.0"), ("mlx", None)])
+    return f"{target}: {json.dumps(rope.to_config(target, engine_version=version))}"
+
+
+def of_description(rope, draw):
+    return rope.describe()
+
+
 def of_report(rope, draw):
     length = draw.choice([None, 1, 1024, 4096, 8192, 8193, 40_000, 131_072, 10**6])
     trained = draw.choice([None, None, None, 1024, 4096, 8192])
@@ -696,6 +705,8 @@ KINDS = {
     "headers": (a_header, of_header),
     "checkpoints": (a_checkpoint, of_checkpoint),
     "written": (a_value, of_writing),
+    "versions": (a_value, of_version),
+    "descriptions": (a_value, of_description),
     "reports": (a_value, of_report),
 }
 
