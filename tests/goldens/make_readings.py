@@ -10,7 +10,14 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from readings import FILE, recorded, text_of
+from readings import FILE, of_family, recorded, text_of
 
-found = {kind: {number: text_of(kind, number) for number in cases} for kind, cases in recorded().items()}
+from rope_xp.configs.families.model_types import FAMILIES
+
+found = {
+    kind: {number: text_of(kind, number) for number in cases}
+    for kind, cases in recorded().items()
+    if kind != "families"
+}
+found["families"] = {name: of_family(name) for name in FAMILIES}
 FILE.write_text(json.dumps(found, indent=0) + "\n")

@@ -697,6 +697,21 @@ def of_checkpoint(case, draw):
     return json.dumps({key: value for key, value in found.items() if value is not None}).replace(folder, "FOLDER")
 
 
+def of_family(name):
+    """Each embedding of a config that states no more than it must: what the family's defaults make of it."""
+    config = {"model_type": name, "num_hidden_layers": 8}
+    found = []
+    for sizes in ({}, {"hidden_size": 1024, "num_attention_heads": 16}):
+        for layer in range(8):
+            try:
+                rope = from_config(config | sizes, layer=layer)
+            except ValueError as error:
+                found.append(str(error)[:150])
+            else:
+                found.append(short(repr(rope)[:300]))
+    return " | ".join(dict.fromkeys(found))
+
+
 KINDS = {
     "configs": (a_config, of_reading),
     "files": (a_file, of_reading),
