@@ -138,12 +138,10 @@ BY_CAUSE = {each.cause: each for each in PROPERTIES}
 def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Property]) -> Behaviour:
     """The first behaviour with some properties of the second. ValueError if they do not fit together."""
     properties = tuple(properties)
-    rope = one.rope
     fields = {name: getattr(other.rope, name) for each in properties for name in each.fields}
-    if fields and rope is not None:
-        if other.rope is not None and other.rope.base is not None and "inv_freq" in fields:
-            fields["inv_freq"] = None
-        rope = rope.replace(**{"attention_factor": None, **fields})
+    if "inv_freq" in fields and fields["base"] is not None:
+        fields["inv_freq"] = None
+    rope = one.rope and one.rope.replace(attention_factor=None, **fields)
     others = {name: getattr(other, name) for each in properties for name in each.others}
     keeps = "inv_freq" in fields or isclose(one.attention_factor, other.attention_factor)
     total = others.pop("attention_factor", one.attention_factor if keeps else None)

@@ -79,15 +79,14 @@ def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: A
 
 
 def choice_of(options: object) -> Values:
-    known = inspect.signature(from_config).parameters
     if options is None:
         return {}
     if not isinstance(options, Mapping):
         raise wrong_type(f"options must be a mapping of arguments of from_config; got {type(options).__name__}")
-    unknown = [name for name in options if name not in known or name == "config"]
-    if unknown:
-        names = ", ".join(name for name in known if name != "config")
-        raise wrong_type(f"options must be arguments of from_config ({names}); got {unknown[0]!r:.100}")
+    _, *known = inspect.signature(from_config).parameters  # without `config`
+    for name in options:
+        if name not in known:
+            raise wrong_type(f"options must be arguments of from_config ({', '.join(known)}); got {name!r:.100}")
     return dict(options)
 
 
@@ -127,13 +126,14 @@ def subject_of(name: str, given: object, choice: Config) -> Subject:
     function = given.func if isinstance(given, partial) else given
     code = getattr(inspect.unwrap(function), "__code__", None)
     place = f"{code.co_filename}:{code.co_firstlineno}" if code else getattr(function, "__module__", "")
-    name = getattr(function, "__qualname__", None) or type(given).__name__
+    name = getattr(function, "__qualname__", None) or type(function).__name__
     return Subject(f"the function {name}", None, given, place=place)
 
 
 def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
     context = options.context or _context(a, b)
-    reference = b.rope if a.fn is not None or (a.rope is not None and a.rope.base is None) else a.rope
+    # Frequencies that are given as numbers do not say which base they have.
+    reference = b.rope if a.rope is None or (b.rope is not None and a.rope.base is None) else a.rope
     head_dim = _head_dim(a, b, reference, options)
     both: list[Finding] = []
     for each in (b, a):  # of two functions, what the second computes is what the first should compute
@@ -193,12 +193,13 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     directions = directions_of([one.rope, other.rope])
     a, b = one.map(directions), other.map(directions)
     beyond = first_beyond(a, b, tolerance, context)
-    if beyond is None and any(map(_has_rounded_phases, both)):
+    # Of rounded phases only the size of the errors is known where their noise is as large.
+    if beyond is None and any(each.precision in COARSE_BITS and not each.own_factors for each in (one, other)):
         beyond = first_difference(both, directions, context, 2.0**0.5 * tolerance)
-    is_same, known = beyond is None, beyond if beyond is not None and tolerance < ONE_PERCENT else 0
-    first = None if is_same and tolerance < ONE_PERCENT else first_beyond(a, b, ONE_PERCENT, context, known)
-    in_float32 = one.precision == other.precision == "float32"
-    otherwise = "frequencies" if in_float32 else "phase precision"  # all else is equal
+    is_same = beyond is None
+    known = (context if beyond is None else beyond) if tolerance < ONE_PERCENT else 0
+    first = first_beyond(a, b, ONE_PERCENT, context, known)
+    otherwise = "frequencies" if one.precision == "float32" else "phase precision"  # all else is equal
     causes = _causes(one, other, tolerance, context) or (() if is_same else (otherwise,))
     are_values = all(each.probe is None for each in both)
     if are_values and "scaling" not in causes and _softmax_scale(one) != _softmax_scale(other):
@@ -214,13 +215,6 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
         scales = (_softmax_scale(one), _softmax_scale(other)) if are_values else (1.0, 1.0)
         fixed = {**fixed, "attention_moved": attention_moved(a, b, scales, context)}
     return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
-
-
-def _has_rounded_phases(each: Finding) -> bool:
-    """Whether a function has phases of which only the size of the errors is known, as their noise is as large."""
-    behaviour = each.behaviour
-    is_rounded = behaviour is not None and behaviour.precision in COARSE_BITS and not behaviour.own_factors
-    return is_rounded and each.probe is not None
 
 
 def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) -> tuple[str, ...]:

@@ -160,8 +160,7 @@ def _length(probe: Probe, context: int) -> int:
 
 
 def _overflows(behaviour: Behaviour, position: int) -> bool:
-    is_rounded = behaviour.rope is not None and behaviour.precision in COARSE_BITS
-    return is_rounded and bool((position * np.abs(behaviour.map().step) >= OVERFLOW).any())
+    return behaviour.precision in COARSE_BITS and bool((position * np.abs(behaviour.map().step) >= OVERFLOW).any())
 
 
 def _as_sentence(problem: str) -> str:

@@ -1,12 +1,11 @@
 """How much two maps differ: at a position, where by more than a limit for the first time, and in attention."""
 
-from collections.abc import Iterator
-from math import acos, ceil, cos, remainder, tau
+from math import acos, ceil, cos, inf, remainder, tau
+from typing import Any
 
 import numpy as np
 
 from rope_xp.identification.behaviour import Map, aligned
-from rope_xp.identification.precision import SIGNIFICANT_BITS
 
 # The largest head whose matrices are compared by all unit vectors. Wider heads, whose singular values take seconds, are
 # compared by the unit vectors of single channels.
@@ -36,118 +35,87 @@ def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0) -> 
     """The first position from `known` to `context` where a unit score changes by more than `limit`; None without."""
     both = aligned(a, b)
     if both is None:
-        return _first_of_matrices(a, b, limit, context)
-    if a.phase == b.phase == "exact" and not (a.own_factors or b.own_factors) and _grow_alike(*both):
-        found = [first for pair in _columns(*both) if (first := _first_of_pair(*pair, limit)) is not None]
-        first = min(found, default=context)
-        return first if first < context else None
-    return _first_of_all(*_pairs_that_may_differ(*both, limit, context), limit, range(known, context))
-
-
-def _grow_alike(a: Map, b: Map) -> bool:
-    if a.growth is None or b.growth is None:
-        return a.growth is b.growth
-    return a.centre == b.centre and np.array_equal(a.growth, b.growth)
-
-
-def _columns(a: Map, b: Map) -> Iterator[tuple[float, float, float, float]]:
-    """The sizes of each pair in both maps, and the difference of their angles: its start and its step."""
-    start, step = np.broadcast_arrays(a.start - b.start, a.step - b.step)
-    for row in range(len(start)):
-        yield from zip(a.size.tolist(), b.size.tolist(), start[row].tolist(), step[row].tolist())
+        return _first_of_matrices(a, b, limit, range(known, context))
+    if any(each.phase != "exact" or each.own_factors or each.growth is not None for each in both):
+        return _first_of_all(*both, limit, range(known, context))
+    # The difference of the angles of each pair grows by the same step from each position to the next.
+    one, other = both
+    columns = np.broadcast_arrays(one.size, other.size, one.start - other.start, one.step - other.step)
+    numbers = np.transpose([each.ravel() for each in columns]).tolist()
+    found = [first for each in numbers if (first := _first_of_pair(*each, limit=limit)) is not None]
+    first = min(found, default=context)
+    return first if first < context else None
 
 
 def _first_of_pair(size: float, other: float, start: float, step: float, limit: float) -> int | None:
     """The first position at which ``size - other * exp(i (start + step p))`` is longer than `limit`."""
     # Its squared length is size**2 + other**2 - 2 size other cos(start + step p). It is too long where the angle is
-    # within an interval around half a revolution.
+    # within an interval around half a revolution. The interval begins at `edge`, once in each revolution.
     least = (size * size + other * other - limit * limit) / (2.0 * size * other)
-    if least <= -1.0:
-        return None
-    if cos(start) < least:
-        return 0
-    step = remainder(step, tau)  # positions are integers
-    if step < 0.0:
-        start, step = -start, -step
-    if step * 2.0**63 < limit:
-        return None
-    angle, edge = remainder(start, tau), acos(min(least, 1.0))
-    position = _entry(angle, edge, step, 0)
-    for _ in range(1000):  # an interval that is smaller than a step may be missed
-        if cos(start + step * position) < least:
-            return position
-        position = _entry(angle, edge, step, position)
+    edge, step = acos(min(max(least, -1.0), 1.0)), remainder(step, tau)  # positions are integers
+    angle = remainder(start if step > 0.0 else -start, tau)
+    step = max(abs(step), 1e-300)  # at the least, no position is reached
+    for revolution in range(-1, 1000):  # an interval that is smaller than a step may be missed
+        entry = ceil((edge + tau * revolution - angle) / step)
+        for position in (max(entry, 0), max(entry + 1, 0)):  # the first may be too early by rounding
+            if cos(angle + step * position) < least:
+                return position
     return None
-
-
-def _entry(angle: float, edge: float, step: float, after: int) -> int:
-    """The first position behind `after` at or behind the next beginning of the interval."""
-    beginning = (angle + step * after - edge) // tau * tau + tau + edge
-    return max(ceil((beginning - angle) / step), after + 1)
-
-
-def _pairs_that_may_differ(a: Map, b: Map, limit: float, context: int) -> tuple[Map, Map]:
-    """The maps without the pairs whose difference cannot reach the limit below `context`."""
-    if not _grow_alike(a, b) or a.own_factors or b.own_factors:
-        return a, b
-    fastest = np.maximum(np.abs(a.step), np.abs(b.step)).max(axis=0)
-    size = np.maximum(a.size, b.size)
-    apart = np.abs(a.size - b.size) + size * np.abs(a.start - b.start).max(axis=0)
-    apart += size * np.abs(a.step - b.step).max(axis=0) * context
-    if a.phase != b.phase or apart.any():
-        # A rounded phase has three roundings: of the position, of the frequency and of their product.
-        roundoff = max(2.0 ** -SIGNIFICANT_BITS.get(each.phase, 64) for each in (a, b))
-        apart += 4 * size * fastest * context * roundoff
-    kept = np.nonzero(apart > limit)[0]
-    return a.part(kept), b.part(kept)
 
 
 def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
-    if not a.pairs:
+    fields: list[tuple[Any, Any]] = [*zip(a, b)]
+    if all(np.array_equal(*each) for each in fields):
         return None
-    dense = positions[:LAST_TRIED]
+    dense, rest = positions[:LAST_TRIED], positions[LAST_TRIED:]
     chunks = [dense[start : start + CHUNK] for start in range(0, len(dense), CHUNK)]
-    rest = positions[LAST_TRIED:]
-    for tried in [*chunks, *([rest[:: -(-len(rest) // CHUNK)]] if rest else [])]:
+    for tried in [*chunks, *([rest[:: ceil(len(rest) / CHUNK)]] if rest else [])]:
         chunk = np.array(tried)
         with np.errstate(over="ignore"):
-            change = np.abs(a.factors(chunk) - b.factors(chunk)).max(axis=(1, 2))
-        beyond = np.nonzero(change > limit)[0]
+            one, other = a.factors(chunk), b.factors(chunk)
+            beyond = np.nonzero(np.abs(one - other).max(axis=(1, 2)) > limit)[0]
         if beyond.size:
             return int(chunk[beyond[0]])
+        if (np.abs(one[-1]) + np.abs(other[-1])).max() <= limit:  # both have decayed
+            return None
     return None
 
 
-def _first_of_matrices(a: Map, b: Map, limit: float, context: int) -> int | None:
+def _first_of_matrices(a: Map, b: Map, limit: float, positions: range) -> int | None:
     # From one position to the next, the change of a unit score grows by at most `speed`. Positions that it cannot reach
     # are skipped.
-    speed = sum(float((np.abs(each.step) * each.size).max(initial=0.0)) for each in (a, b))
-    grows = a.growth is not None or b.growth is not None
-    position = count = 0
-    while position < context:
+    speed = sum(float((np.abs(each.step) * each.size).max(initial=0.0)) for each in (a, b)) or inf
+    if a.growth is not None or b.growth is not None:
+        speed = inf
+    position, count = positions.start, 0
+    while position in positions:
         change = _change_of_matrices(a, b, position)
         if change > limit:
             return position
         count += 1
-        skipped = 1 if grows or not speed else ceil((limit - change) / speed)
-        position += max(skipped, 1) * (1 if count < MAX_MATRICES else count - MAX_MATRICES + 2)
+        position += max(ceil((limit - change) / speed), 1) * max(count - MAX_MATRICES, 1)
     return None
 
 
 def _change_of_matrices(a: Map, b: Map, position: int) -> float:
-    head_dim = a.head_dim or b.head_dim or 0
+    head_dim = _head_dim(a, b)
     difference = a.matrices([position], head_dim) - b.matrices([position], head_dim)
     if head_dim > MAX_WIDTH:
         return float(np.linalg.norm(difference, axis=-2).max())
     return float(np.linalg.norm(difference, ord=2, axis=(-2, -1)).max())
 
 
+def _head_dim(a: Map, b: Map) -> int:
+    """That of the one that rotates."""
+    return max(filter(None, (a.head_dim, b.head_dim)))
+
+
 def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int) -> float:
     """The share of attention on other tokens with `b` than with `a`, from 0 to 1: the mean of all heads."""
     # Each map rotates queries at position ``context - 1`` and keys. `scales` are multiples of the usual softmax scale.
     random = np.random.default_rng(SEED)
-    head_dim = a.head_dim or b.head_dim or 0
-    tokens = max(min(TOKENS, MAX_NUMBERS // max(head_dim, 1)), 1)
+    head_dim = _head_dim(a, b)
+    tokens = min(TOKENS, ceil(MAX_NUMBERS / head_dim))
     positions = np.arange(max(context - tokens, 0), context)
     q, k = (random.standard_normal((rows, head_dim)) for rows in (HEADS, len(positions)))
     one, other = (_weights(each, scale, q, k, positions) for each, scale in zip((a, b), scales))

@@ -10,7 +10,7 @@ from rope_xp.reports import Report, Section, Table
 def number(value: float | None) -> str:
     if value is None:
         return "none"
-    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:,.6g}"
+    return f"{int(value):,}" if float(value).is_integer() and value < 1e15 else f"{value:,.6g}"
 
 
 class Difference(NamedTuple):

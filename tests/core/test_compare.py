@@ -22,7 +22,6 @@ from rope_xp import (
     assert_same,
     compare,
 )
-from rope_xp.comparison.measures import _first_of_pair
 
 HEAD_DIM, BASE, FACTOR, FAR = 32, 10_000.0, 1.25, 100_000
 SCALING = YarnScaling(factor=4.0, original_max_position_embeddings=64, attention_factor=FACTOR)
@@ -259,18 +258,6 @@ def test_the_first_position_is_that_of_the_definition(name):
         first = next((position for position in range(600) if change[position] > 0.01), None)
         assert report.first_position == first and not report.same and report.scores_are_same == scores_are_same
         assert report.largest_change == pytest.approx(change[599], abs=1e-12)
-
-
-@pytest.mark.parametrize("limit", [1e-3, 0.01, 0.5, 1.9])
-def test_the_first_position_of_a_pair_is_found_without_trying_all(limit):
-    """A pair of any sizes, whose angles differ by a start and a step, of which few positions may be far apart."""
-    rng = np.random.default_rng(0)
-    positions = np.arange(30_000)
-    for step in (*rng.uniform(-7, 7, 20), *rng.uniform(-1e-3, 1e-3, 20), 0.0, 2 * np.pi / 3):
-        size, other, start = 1.0, rng.choice([1.0, 1.005, 0.8]), rng.choice([0.0, 0.003, -0.003, 2.0, -2.0])
-        far = np.abs(size - other * np.exp(1j * (start + step * positions))) > limit
-        first = _first_of_pair(size, other, start, step, limit)
-        assert (first if first is not None and first < far.size else None) == (int(far.argmax()) if far.any() else None)
 
 
 def test_causes_of_values():

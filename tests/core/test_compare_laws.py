@@ -1,0 +1,425 @@
+"""`compare` against brute force over positions, at its limits, and the exact words of its reports."""
+
+import inspect
+import json
+import re
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import oracle
+import pytest
+
+from rope_xp import RotaryEmbedding, Sections, XPos, YarnScaling, compare, from_config
+from rope_xp.comparison.measures import _first_of_pair, change_at
+from rope_xp.comparison.report import Comparison, Difference, number
+from rope_xp.identification.behaviour import behaviour_of
+from rope_xp.reports import short_repr
+
+WIDTH, CONTEXT = 8, 300
+ROPE = RotaryEmbedding(head_dim=WIDTH, layout="half", base=100.0)
+SMALL = RotaryEmbedding(head_dim=4, layout="half", base=100.0)
+
+
+def drawn(rng, layout):
+    """A random value, and its matrices "positions channels channels" by complex numbers."""
+    base, dtype = float(rng.choice([20.0, 90.0, 91.0, 5e3, 1e9])), str(rng.choice(["float64", "float64", "float32"]))
+    factor, centre, scale = rng.choice([1.0, 1.0, 1.002, 1.5]), int(rng.choice([0, 20, 290])), 400.0
+    xpos = XPos(scale_base=scale, centre=centre) if rng.integers(3) == 0 else None
+    phase = "exact" if dtype == "float64" else dtype
+    rope = RotaryEmbedding(
+        head_dim=WIDTH, layout=layout, base=base, phase=phase, attention_factor=float(factor), xpos=xpos
+    )
+    channel, positions = np.arange(0, WIDTH, 2), np.arange(CONTEXT)[:, None]
+    angles = (positions.astype(dtype) * (base ** (-channel / WIDTH)).astype(dtype)).astype(float)
+    zeta = ((channel + 0.4 * WIDTH) / (1.4 * WIDTH)) ** ((positions - centre) / scale) if xpos else 1.0 + 0 * angles
+    of_channels = np.tile(zeta, 2) if layout == "half" else np.repeat(zeta, 2, axis=1)
+    unit = np.broadcast_to(np.eye(WIDTH), (CONTEXT, WIDTH, WIDTH))
+    return rope, factor * of_channels[:, None] * oracle.rotate(unit, angles[:, None], layout)
+
+
+def first_above(change, limit):
+    return int(np.argmax(change > limit)) if (change > limit).any() else None
+
+
+@pytest.mark.parametrize("layouts", [("half", "half"), ("half", "interleaved")])
+@pytest.mark.parametrize("seed", range(12))
+def test_any_two_values_at_any_context_and_tolerance(seed, layouts):
+    """Exact and rounded phases, factors and decays. The first position follows from neither."""
+    rng = np.random.default_rng(seed)
+    (a, one), (b, other) = (drawn(rng, layout) for layout in layouts)
+    change = np.linalg.norm(one - other, ord=2, axis=(-2, -1))
+    first = first_above(change, 0.01)
+    for context in {1, 2, *((first, first + 1) if first else ()), CONTEXT}:
+        for tolerance in (1e-3, 0.01, 0.3, *([2.5] if a.xpos is b.xpos is None else [])):
+            if (np.abs(change[:context] - [[tolerance], [0.01]]) < 1e-9).any():
+                continue
+            report = compare(a, b, context=context, tolerance=tolerance)
+            assert report.first_position == (first if first is not None and first < context else None)
+            assert report.same == (change[:context] <= tolerance).all()
+            assert report.largest_change == pytest.approx(change[context - 1], rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("change", [{}, {"phase": "float32"}, {"layout": "interleaved"}], ids=str)
+def test_a_change_as_large_as_the_tolerance_is_the_same(change):
+    b = ROPE.replace(attention_factor=1.5, **change)
+    for factor in (1.5, 0.5):
+        report = partial(compare, ROPE, b.replace(attention_factor=factor), context=1)
+        assert report(tolerance=0.5).same and not report(tolerance=0.4999).same
+
+
+def test_rounded_phases_are_compared_at_8192_positions_beyond_a_million():
+    a, b = (RotaryEmbedding(head_dim=2, layout="half", inv_freq=(w,), phase="float32") for w in (1e-3, 1e-3 + 9e-9))
+    context, start = 2**20 + 8 * 8192 + 3, 2**20
+    positions = np.arange(context).astype("float32")
+    angles = [(positions * np.float32(each.inv_freq[0])).astype(float) for each in (a, b)]
+    change = np.abs(2 * np.sin((angles[0] - angles[1]) / 2))
+    tried = np.arange(start, context, 9)
+    assert len(tried) <= 8192 < 9 / 8 * len(tried) and first_above(change, 0.01) > start
+    # From the first position beyond a small tolerance on, a million positions are compared, too.
+    for tolerance, first in ((0.5, tried[first_above(change[tried], 0.01)]), (5e-3, first_above(change, 0.01))):
+        assert compare(a, b, context=context, tolerance=tolerance).first_position == first
+    assert compare(a, a.replace(phase="exact"), context=start + 1, tolerance=0.5).first_position is None
+
+
+def test_what_never_rotates_and_whole_revolutions_of_other_channels():
+    still = RotaryEmbedding(head_dim=4, layout="half", inv_freq=(0.0, 0.0))
+    assert compare(still, still.replace(layout="interleaved")).same
+    for slow in (2e-5, 2e-6):
+        fast, unit = still.replace(inv_freq=(2 * np.pi - slow,) * 2), np.broadcast_to(np.eye(4), (4096, 4, 4))
+        angles = -slow * np.arange(4096)[:, None, None] * np.ones(2)
+        one, other = (oracle.rotate(unit, angles, layout) for layout in ("half", "interleaved"))
+        first = first_above(np.linalg.norm(one - other, ord=2, axis=(-2, -1)), 0.01)
+        found = compare(fast, fast.replace(layout="interleaved"), context=4096).first_position
+        assert found == first if first < 500 else first < found < first + 100, (found, first)
+    assert compare(None, None, head_dim=2).largest_change == 0.0
+
+
+@pytest.mark.parametrize(("first", "causes"), [(2**20 - 1, ("frequencies",)), (2**20, ())])
+def test_causes_are_sought_at_a_million_positions(first, causes):
+    step = 2 * np.arcsin(5e-4) / (first - 0.5)
+    a, b = (RotaryEmbedding(head_dim=2, layout="half", inv_freq=(w,)) for w in (0.5, 0.5 + step))
+    report = compare(a, b, context=10)
+    assert (report.same, report.causes) == (True, causes)
+
+
+def test_the_widest_heads_are_compared_by_their_channels():
+    head_dim, w = 1026, np.random.default_rng(0).uniform(0.1, 3.0, 513)
+    ropes = [RotaryEmbedding(head_dim=head_dim, layout=each, inv_freq=w) for each in ("half", "interleaved")]
+    angles = np.broadcast_to(3 * w, (head_dim, w.size))
+    one, other = (oracle.rotate(np.eye(head_dim), angles, each.layout) for each in ropes)
+    found = change_at(*(behaviour_of(each).map() for each in ropes), 3)
+    assert found == pytest.approx(np.linalg.norm(one - other, axis=1).max())
+
+
+def test_attention_of_large_scores_is_finite():
+    assert 0.0 < compare(ROPE, ROPE.replace(attention_factor=40.0), context=50).attention_moved < 1.0
+
+
+@pytest.mark.parametrize("limit", [1e-3, 0.01, 0.5, 1.0, 1.9, 2.5])
+def test_the_first_position_of_a_pair_is_found_without_trying_all(limit):
+    """A pair of any sizes, whose angles differ by a start and a step, of which few positions may be far apart."""
+    rng = np.random.default_rng(0)
+    positions = np.arange(30_000)
+    steps = (*rng.uniform(-7, 7, 20), *rng.uniform(-1e-3, 1e-3, 20), 0.0, 2 * np.pi / 3, 0.1, 3.1)
+    for step in steps:
+        size, start = rng.choice([1.0, 1.25]), rng.choice([0.0, 0.003, -0.003, 2.0, -2.0, 7.0])
+        other = size * rng.choice([1.0, 1.005, 0.8])
+        far = np.abs(size - other * np.exp(1j * (start + step * positions))) > limit
+        first = _first_of_pair(size, other, start, step, limit)
+        assert (first if first is not None and first < far.size else None) == (int(far.argmax()) if far.any() else None)
+    # Where the limit is reached exactly, rounding says whether the next position is the first.
+    assert all(_first_of_pair(1.0, 1.0, 0.0, np.pi / 3 / n, 1.0) in (n, n + 1) for n in range(1, 200))
+    assert _first_of_pair(1.5, 1.0, 0.0, 0.0, 0.5) is None and _first_of_pair(1.5, 1.0, 0.0, 0.0, 0.49) == 0
+
+
+def test_given_frequencies_and_a_function_are_compared_in_both_orders():
+    given = SMALL.replace(base=None, inv_freq=(1.0, 0.1))
+    for pair in ((rotating(lambda p, n: p, 0), given), (given, rotating(lambda p, n: p, 0))):
+        assert compare(*pair, shape="seq dim").same
+
+
+# Functions of positions alone: what each makes of positions, and the first position where that matters.
+CHANGES = {
+    "none": (lambda p, n: p, lambda n: None),
+    "one more": (lambda p, n: p + 1, lambda n: 0),
+    "reversed": (lambda p, n: -p, lambda n: 1),
+    "one more from a position on": (lambda p, n: p + (p >= n), lambda n: n),
+    "the last row": (lambda p, n: np.minimum(p, n), lambda n: n + 1),
+    "the first row": (lambda p, n: p * (p != n), lambda n: n),
+    "from the first row on": (lambda p, n: p % n, lambda n: n),
+    "late": (lambda p, n: p * (p >= n), lambda n: 1),
+}
+
+
+def rotating(change, n, dtype="float64", axis=None):
+    """A function of "seq dim", and of positions "seq" or, with an axis that has the mistake, "axes seq"."""
+    frequencies = np.array([1.0, 0.1])
+
+    def fn(x, positions):
+        p = np.array(positions)
+        if axis is None:
+            p = change(p, n)[:, None]
+        else:
+            p[axis] = change(p[axis], n)
+            p = p[[0, 1]].T
+        return oracle.rotate(np.asarray(x, float), p * frequencies, "half").astype(dtype)
+
+    return fn
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_function_differs_from_the_first_position_that_is_wrong(name, dtype):
+    change, first_of = CHANGES[name]
+    for n in (12, 33, 200, *([3000] if dtype != "float16" else [])):
+        first = first_of(n)
+        for context in {10, n, n + 1, n + 2, n + 40}:
+            fn = rotating(change, n, dtype)
+            expected = first if first is not None and first < context else None
+            report = compare(fn, SMALL, context=context, shape="seq dim")
+            back = compare(SMALL, fn, context=context, shape="seq dim")
+            assert (report.same, report.first_position) == (expected is None, expected), (name, n, context)
+            assert (back.same, back.first_position, back.causes) == (report.same, expected, report.causes)
+            if dtype == "float64":
+                both = compare(fn, rotating(CHANGES["none"][0], n), context=context, shape="seq dim", head_dim=4)
+                assert (both.same, both.first_position) == (expected is None, expected)
+
+
+TWO_AXES = SMALL.replace(sections=Sections((1, 1)))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_function_of_two_axes_differs_where_one_is_wrong(name, axis):
+    change, first_of = CHANGES[name]
+    for n in (12, 200):
+        first = first_of(n)
+        for context in {n, n + 1, n + 2, n + 40}:
+            report = compare(rotating(change, n, axis=axis), TWO_AXES, context=context, shape="seq dim")
+            expected = first if first is not None and first < context else None
+            if axis == 0 or name in ("none", "one more", "reversed") or expected is None:
+                assert (report.same, report.first_position) == (expected is None, expected), (n, context, report)
+            else:
+                assert not report.same
+
+
+REPORT = Comparison(
+    same=False,
+    causes=("base", "length"),
+    first_position=None,
+    scores_are_same=False,
+    largest_change=0.5,
+    context=4096,
+    tolerance=1e-3,
+    a="one",
+    b="other",
+    differences=(Difference("base", "1", "2"),),
+    problems=("It fails.",),
+    advice=("Check the base.",),
+    attention_moved=0.25,
+)
+DIFFER, LATER = "The two differ.", "The two differ, but no unit score changes by more than 1 % below position 4,096."
+MOVES, CAUSES = (
+    "At position 4,095, 25 % of attention moves to other tokens.",
+    "Likely causes: base (a: 1; b: 2); length.",
+)
+SCORES = (
+    "If each of them rotates both queries and keys, their scores are equal. Scores change where the two are mixed, as "
+)
+ALIKE = "The two rotate alike, but they ask for different scales of the softmax."
+UNMEASURED = {"largest_change": None, "attention_moved": None}
+AGREE = "The two agree at every position below 4,096."
+SUMMARIES = [
+    ({}, f"{LATER} {MOVES} {CAUSES} It fails."),
+    (
+        {"first_position": 1000},
+        f"{DIFFER} At position 1,000, a unit score first changes by more than 1 %. {MOVES} {CAUSES} It fails.",
+    ),
+    ({"scores_are_same": True, "problems": ()}, f"{LATER} {MOVES} {CAUSES} {SCORES}with cached keys."),
+    ({"attention_moved": 1e-4}, f"{LATER} {MOVES.replace('25', '0.01')} {CAUSES} It fails."),
+    ({"attention_moved": 1e-8}, f"{LATER} {MOVES.replace('25 % of', 'no')} {CAUSES} It fails."),
+    ({"attention_moved": 1e-9}, f"{LATER} {MOVES.replace('25 % of', 'no')} {CAUSES} It fails."),
+    (UNMEASURED, f"{DIFFER} {CAUSES} It fails."),
+    ({**UNMEASURED, "comparable": False, "causes": ("unknown",)}, "The two could not be compared. It fails."),
+    ({**UNMEASURED, "causes": ("unknown",), "problems": ()}, f"{DIFFER} No known mistake explains it."),
+    ({"causes": ("length",)}, f"{LATER} {MOVES} Likely cause: length. It fails."),
+    ({"causes": ()}, f"{LATER} {MOVES} It fails."),
+    (
+        {"causes": ("softmax scale",), "scores_are_same": True},
+        f"{ALIKE} {MOVES} Likely cause: softmax scale. It fails.",
+    ),
+    (
+        {"same": True, "sample": "Some were tried."},
+        f"{AGREE.replace('every position', 'positions that were tried')} At later positions they differ. "
+        "Cause: base, length. It fails. Some were tried.",
+    ),
+    ({"same": True, "causes": (), "problems": ()}, AGREE),
+]
+
+
+@pytest.mark.parametrize(("changes", "summary"), SUMMARIES)
+def test_a_report_in_words(changes, summary):
+    report = replace(REPORT, **changes)
+    assert report.summary == summary
+    shown = " ".join(str(report).split())
+    assert "a one b other base a 1 b 2" in shown and "What to do" in shown
+    measured = report.largest_change is not None
+    assert ("compared positions 0 to 4,095" in shown) == (measured and not report.sample)
+    assert ("compared some of positions 0 to 4,095" in shown) == (measured and bool(report.sample))
+    assert ("last position a unit score changes by up to 0.5" in shown) == measured
+    assert ("moves to other tokens (32 random queries" in shown) == (report.attention_moved is not None)
+
+
+def test_numbers_in_words():
+    numbers = (None, 5, 100.0, 0.5, 1234.5, 1e6 + 0.25, 999_999_999_999_999.0, 1e15, 1e15 + 0.5, 1e22)
+    words = "none|5|100|0.5|1,234.5|1e+06|999,999,999,999,999|1e+15|1e+15|1e+22"
+    assert "|".join(map(number, numbers)) == words
+
+
+CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "rope_theta": 100.0}
+CONFIG["max_position_embeddings"] = 256
+OF_CONFIG = RotaryEmbedding(head_dim=32, layout="half", base=100.0)
+FLAGS = "--rope-scale 2"
+
+
+class Given:
+    """A config that is an object."""
+
+    def to_dict(self):
+        return CONFIG
+
+
+class Called(Given):
+    """A function that is one, too."""
+
+    def __call__(self, x, positions):
+        return oracle.rotate(x, positions[:, None] * np.array(OF_CONFIG.inv_freq), "half")
+
+
+def test_what_is_compared_in_words(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    module = SimpleNamespace(rope=OF_CONFIG)
+    function = partial(Called(), positions=3)
+    known, scaled = (short_repr(from_config(CONFIG, flags=flags)) for flags in (None, FLAGS))
+    for given, words, with_flags in (
+        (None, "no rotation", None),
+        (OF_CONFIG, short_repr(OF_CONFIG), None),
+        (module, short_repr(OF_CONFIG), None),
+        (Called(), "the function Called", None),
+        (function, "the function Called", None),
+        (rotating(None, 0), "the function rotating.<locals>.fn", None),
+        (CONFIG, known, f"the config with the flags: {scaled}"),
+        (Given(), known, f"the config with the flags: {scaled}"),
+        (str(path), f"{path}: {known}", f"{path} with the flags: {scaled}"),
+        (path, f"{path}: {known}", f"{path} with the flags: {scaled}"),
+    ):
+        for options in (None, {}, {"flags": None, "part": None}):
+            report = compare(given, OF_CONFIG, context=9, options=options)
+            assert (report.a, report.b, report.remarks) == (words, short_repr(OF_CONFIG), ())
+        if with_flags:
+            read = from_config(CONFIG, flags=FLAGS)._provenance
+            for report, name in (
+                (compare(OF_CONFIG, given, options={"flags": FLAGS}), "b"),
+                (compare(given, OF_CONFIG, options={"flags": FLAGS}), "a"),
+            ):
+                assert getattr(report, name) == with_flags and not report.same
+                assert report.remarks == (f"{name} was read from {read.format}", *read.remarks)
+            report = compare(given, given, options={"flags": FLAGS, "layer": None})
+            assert (report.a, report.b) == (words, with_flags)
+    known = ", ".join(list(inspect.signature(from_config).parameters)[1:])
+    for name in ("config", "layers"):
+        with pytest.raises(TypeError, match=re.escape(f"arguments of from_config ({known}); got '{name}'")):
+            compare(CONFIG, CONFIG, options={name: 1})
+    with pytest.raises(ValueError, match=r"context must be at least 1 and at most 2\*\*31; got 2147483649"):
+        compare(CONFIG, CONFIG, context=2**31 + 1)
+
+
+YARN = YarnScaling(factor=4.0, original_max_position_embeddings=64, attention_factor=1.25)
+WIDE = RotaryEmbedding(head_dim=32, layout="half", base=10_000.0)
+SOFT = YarnScaling(factor=4.0, original_max_position_embeddings=64, mscale=0.7, mscale_all_dim=0.7)
+NUMBERS = {"base": None, "scaling": None}
+OF_500 = np.array(WIDE.replace(base=500.0).inv_freq)
+
+
+def by_numbers(rope, times=1.0, **options):
+    return rope.replace(**NUMBERS, inv_freq=np.array(rope.inv_freq) * times, **options)
+
+
+OTHERS = {"frequencies": "those of base 10,000|1 to 0.00294928 radians per token, given"}
+# Two values, and causes with what they are in both, in words.
+DIFFERENCES = [
+    (WIDE, WIDE.replace(base=10_010.0, attention_factor=1.02), {"attention factor": "1|1.02", "base": "10,000|10,010"}),
+    (
+        WIDE.replace(scaling=YARN),
+        by_numbers(WIDE, 1.5, attention_factor=1.0),
+        {
+            "attention factor": "1.25|1",
+            "frequencies": "those of base 10,000|1.5 to 0.000266742 radians per token, given",
+        },
+    ),
+    (
+        WIDE,
+        WIDE.replace(head_dim=64, attention_factor=1.5),
+        {"width": "32 of 32 channels|64 of 64 channels", "attention factor": "1|1.5"},
+    ),
+    (
+        WIDE,
+        by_numbers(WIDE.replace(base=500.0), attention_factor=1.2),
+        {"attention factor": "1|1.2", "base": "10,000|500"},
+    ),
+    (
+        WIDE.replace(scaling=YARN),
+        by_numbers(WIDE.replace(base=500.0, scaling=YARN), attention_factor=1.25),
+        {"base": "10,000|500"},
+    ),
+    (WIDE, WIDE.replace(scaling=SOFT), {"scaling": f"none|{SOFT.describe()}"}),
+    (
+        WIDE.replace(phase="float32"),
+        by_numbers(WIDE, 1.5),
+        {"frequencies": "those of base 10,000 rounded to float32|1.5 to 0.000266742 radians per token, given"},
+    ),
+    (WIDE, WIDE.replace(inv_freq=np.stack([OF_500[None]] * 3), base=None), OTHERS),
+    (WIDE, WIDE.replace(inv_freq=np.stack([[OF_500, OF_500]]), base=None), OTHERS),
+    (WIDE, WIDE.replace(sections=Sections((8, 4, 4))), {}),
+]
+
+
+@pytest.mark.parametrize("number", range(len(DIFFERENCES)))
+def test_differences_in_words_and_the_earliest_first(number):
+    a, b, differences = DIFFERENCES[number]
+    for one, other, order in ((a, b, 1), (b, a, -1)):
+        report = compare(one, other, context=4096)
+        found = {each.cause: "|".join((each.a, each.b)[::order]) for each in report.differences}
+        assert list(found.items()) == list(differences.items()) and report.causes == tuple(differences)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_any_two_channels_that_nothing_explains_are_compared(sign):
+    def wobbling(x, positions, part=0.0):
+        y = oracle.rotate(x, positions[:, None] * np.array([1.0, 0.1]), "half") * (2.0 + np.sin(positions))[:, None]
+        return y + part * (x[:, :1] + sign * x[:, 1:2])
+
+    options = {"head_dim": 4, "shape": "seq dim", "context": 100}
+    for part in (0.0, 5e-4, 1e-3, 0.05):
+        report = compare(wobbling, partial(wobbling, part=part), **options)
+        assert report.same == (part < 3e-4) and report.first_position == (0 if part > 0.01 else None)
+        assert report.causes == (() if report.same else ("unknown",)) and not report.sample
+
+
+def test_the_sample_is_what_was_called():
+    called = set()
+
+    def fn(x, positions):
+        called.update(positions.tolist())
+        return rotating(CHANGES["none"][0], 0)(x, positions)
+
+    for context, some in ((20, 0), (2**15, 0), (2**15 + 1, 1), (100_000, 5320)):
+        called.clear()
+        report = compare(fn, SMALL, context=context, shape="seq dim")
+        assert report.same and {*range(min(context, 2**15))} <= called and max(called) == context - 1
+        assert 0 <= len(called) - min(context, 2**15) - some < 20
+        beyond = f"All positions below 32,768 were tried, and {some:,} beyond, in calls with at most 32,768 tokens."
+        assert report.sample == (beyond if some else "")
