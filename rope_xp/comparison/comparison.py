@@ -192,13 +192,19 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
     directions = directions_of([one.rope, other.rope])
     a, b = one.map(directions), other.map(directions)
-    beyond = first_beyond(a, b, tolerance, context)
-    # Of rounded phases only the size of the errors is known where their noise is as large.
-    if beyond is None and any(each.precision in COARSE_BITS and not each.own_factors for each in (one, other)):
-        beyond = first_difference(both, directions, context, 2.0**0.5 * tolerance)
+    # Of rounded phases only the size of the errors is known where their noise is as large: there, results decide.
+    rounded = any(each.precision in COARSE_BITS and not each.own_factors for each in (one, other))
+    called = [each if each.probe is None else each._replace(behaviour=None) for each in both]
+
+    def first_above(limit: float, known: int) -> int | None:
+        found = first_beyond(a, b, limit, context, known)
+        # A row of 1 and -1 has a length of the root of 2 in each pair.
+        return first_difference(called, directions, context, 2.0**0.5 * limit) if found is None and rounded else found
+
+    beyond = first_above(tolerance, 0)
     is_same = beyond is None
     known = (context if beyond is None else beyond) if tolerance < ONE_PERCENT else 0
-    first = first_beyond(a, b, ONE_PERCENT, context, known)
+    first = first_above(ONE_PERCENT, known)
     otherwise = "frequencies" if one.precision == "float32" else "phase precision"  # all else is equal
     causes = _causes(one, other, tolerance, context) or (() if is_same else (otherwise,))
     are_values = all(each.probe is None for each in both)

@@ -499,3 +499,24 @@ def test_rounded_phases_behind_results_in_half_precision_are_not_called_everywhe
     assert report.same and len(called) < 40_000 and "phase precision" in report.causes
     report = compare(fn, SMALL, context=100_000, shape="seq dim")
     assert not report.same and report.causes == ("phase precision",)
+
+
+@pytest.mark.parametrize("base", [256.0, 10_000.0])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_rounding_that_no_phases_have_is_seen_in_the_results(base, dtype):
+    """A third of each angle is rounded, so that the errors are others than those of the usual phases."""
+    rope = SMALL.replace(base=base)
+
+    def fn(x, positions):
+        third = (positions[:, None] * np.array(rope.inv_freq) / 3).astype(ml_dtypes.bfloat16).astype(float)
+        return oracle.rotate(np.asarray(x, float), 3 * third, "half").astype(dtype)
+
+    p = np.arange(200.0)
+    change = np.abs(np.exp(3j * (p / 3).astype(ml_dtypes.bfloat16).astype(float)) - np.exp(1j * p))
+    for order in (1, -1):
+        for tolerance in (None, 0.02, 0.3):
+            report = compare(*(fn, rope)[::order], context=200, shape="seq dim", tolerance=tolerance)
+            assert not report.same and report.causes == ("phase precision",)
+            assert change[report.first_position] > 0.01
+        report = compare(*(fn, rope)[::order], context=200, shape="seq dim", tolerance=2.0)
+        assert report.same and change[report.first_position] > 0.01
