@@ -45,7 +45,7 @@ def first_above(change, limit):
 
 
 @pytest.mark.parametrize("layouts", [("half", "half"), ("half", "interleaved")])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_two_values_at_any_context_and_tolerance(seed, layouts):
     """Exact and rounded phases, factors and decays. The first position follows from neither."""
     rng = np.random.default_rng(seed)
@@ -175,7 +175,7 @@ def rotating(change, n, dtype="float64", axis=None):
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_function_differs_from_the_first_position_that_is_wrong(name, dtype):
     change, first_of = CHANGES[name]
-    for n in (12, 33, 200, *([3000] if dtype != "float16" else [])):
+    for n in (12, 200, *([3000] if dtype != "float16" else [])):
         first = first_of(n)
         for context in {n, n + 1, n + 40}:
             fn = rotating(change, n, dtype)
