@@ -98,6 +98,14 @@ def test_what_never_rotates_and_whole_revolutions_of_other_channels():
     assert compare(None, None, head_dim=2).largest_change == 0.0
 
 
+def test_a_decay_of_slow_pairs_of_other_channels_is_found_at_once():
+    slow = RotaryEmbedding(head_dim=4, layout="half", inv_freq=(1e-6, 1e-6))
+    decaying = slow.replace(layout="interleaved", xpos=XPos(scale_base=400.0))
+    first = first_above(1.0 - (0.4 / 1.4) ** (np.arange(100) / 400.0), 0.01)
+    for pair in ((slow, decaying), (decaying, slow)):
+        assert compare(*pair, context=100).first_position == first
+
+
 @pytest.mark.parametrize(("first", "causes"), [(2**20 - 1, ("frequencies",)), (2**20, ())])
 def test_causes_are_sought_at_a_million_positions(first, causes):
     step = 2 * np.arcsin(5e-4) / (first - 0.5)
