@@ -85,7 +85,7 @@ class Map(NamedTuple):
 
     @property
     def channels(self) -> np.ndarray:
-        return np.array(self.pairs, dtype=int).reshape(-1, 4).T
+        return np.array(self.pairs, dtype=int).reshape(len(self.pairs), 4).T
 
     def matrices(self, positions: ArrayLike, head_dim: int) -> np.ndarray:
         factors = self.factors(positions)
@@ -182,8 +182,8 @@ class Behaviour(NamedTuple):
         directions = np.ones((1, rope.axes)) if directions is None else directions
         frequencies = frequencies_of(rope)
         step = np.einsum("da,ahp->dhp", directions, frequencies)
-        start = np.broadcast_to(self.offset * frequencies.sum(axis=0), step.shape).reshape(-1, rope.pairs)
-        step = step.reshape(-1, rope.pairs)
+        start = np.concatenate(np.broadcast_to(self.offset * frequencies.sum(axis=0), step.shape))
+        step = np.concatenate(step)
         if self.exchanged:  # sin + i cos is i times the conjugate of cos + i sin
             start, step = self.exchanged * pi / 2 - start, -step
         if self.axis == "heads":

@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rope_xp.identification.precision import ROUNDOFF, exact_angles, roundings, wrapped
+from rope_xp.identification.precision import ROUNDOFF, error_of, exact_angles, noise, roundings, wrapped
 from rope_xp.identification.rules import simplest_within
 
 # Entries below this part of the greatest one are zero. The sine of a slow pair is far above it.
 ZERO = 2.0**-40
-# How many angles give a frequency where sines and cosines are rounded.
-SPREAD = 512
+# An angle that is off by more, in radians, does not follow from the one before.
+JUMP = 0.05
+# Twice as many angles give a frequency where sines and cosines are rounded.
+SPREAD = 256
 # An offset may turn the slowest pair this often.
 TURNS = 200
 
@@ -39,16 +41,17 @@ class Rotations(NamedTuple):
 
 
 def channels_of(matrices: np.ndarray, roundoff: float) -> Channels:
-    pattern = np.abs(matrices).max(axis=0) > ZERO * min(np.abs(matrices).max(), 1.0)
+    greatest = np.abs(matrices).max()
+    pattern = np.abs(matrices).max(axis=0) > ZERO * greatest
     outputs_of: dict[tuple[int, ...], list[int]] = {}
     for channel, row in enumerate(pattern.tolist()):
         outputs_of.setdefault(tuple(number for number, linked in enumerate(row) if linked), []).append(channel)
     groups = sorted(outputs_of.items())
     pairs = [(read, written) for read, written in groups if len(read) == len(written) == 2]
     alone = [(read[0], written[0]) for read, written in groups if len(read) == len(written) == 1]
-    kept = [a for a, b in alone if a == b and np.abs(matrices[:, b, a] - 1.0).max() <= 8 * roundoff]
+    kept = [a for a, b in alone if a == b and np.abs(matrices[:, b, a] - 1.0).max() <= noise(roundoff)]
     scaled = [a for a, _ in alone if a not in kept]
-    changing = [a for a, b in alone if np.ptp(matrices[:, b, a]) > 8 * roundoff * np.abs(matrices).max()]
+    changing = [a for a, b in alone if np.ptp(matrices[:, b, a]) > noise(roundoff) * greatest]
     problem = _why_no_pairs(groups, len(pattern)) or (
         alone_in_words(changing or scaled) if changing or not pairs else ""
     )
@@ -58,15 +61,12 @@ def channels_of(matrices: np.ndarray, roundoff: float) -> Channels:
 
 def _why_no_pairs(groups: list[tuple[tuple[int, ...], list[int]]], width: int) -> str:
     """Why groups of channels that are read and written are not all pairs or channels alone; empty if they are."""
-    used = [channel for read, _ in groups for channel in read]
-    unused = sorted({*range(width)} - {*used})
     for read, written in groups:
         if not len(read) == len(written) <= 2:
             of = f"follow from channels {_list(read)}" if read else "are always 0"
             return f"channels {_list(written)} {of}, so channels do not form pairs"
-    if unused:
-        return f"channels {_list(unused)} of x do not appear in the result"
-    return "a channel belongs to several pairs" if len(set(used)) < len(used) else ""
+    unused = sorted({*range(width)}.difference(*(read for read, _ in groups)))
+    return f"channels {_list(unused)} of x do not appear in the result" if unused else ""
 
 
 def alone_in_words(channels: Sequence[int]) -> str:
@@ -103,24 +103,24 @@ def roundoff_of(rotations: Rotations, at_least: float) -> float | None:
     # The length of a block of rounded numbers is off by at most one unit roundoff of its length.
     length = np.median(rotations.length, axis=0)
     off = np.maximum(np.abs(rotations.length - length), rotations.rest) / np.maximum(length, ZERO)
-    return next((each for each in sorted(ROUNDOFF.values()) if each >= at_least and off.max() <= 4 * each), None)
+    return next((each for each in sorted(ROUNDOFF.values()) if each >= at_least and off.max() <= error_of(each)), None)
 
 
 def why_no_rotation(rotations: Rotations, pairs: np.ndarray) -> str:
-    blocks, close = rotations.blocks, 4 * ROUNDOFF["bfloat16"]
+    blocks, close = rotations.blocks, error_of(ROUNDOFF["bfloat16"])
     pair = "(" + ", ".join(map(str, pairs[0])) + ")"
-    if rotations.rest.max() <= 0.1 * np.ptp(rotations.length):
-        factors = _factors(*_cos_and_sin(blocks))
+    if rotations.rest.max() <= close * rotations.length.max():
+        factors = _factors(*_cos_and_sin(blocks), close)
         if factors is not None:
             return "cos is multiplied by {:.6g}, and sin by {:.6g}; the factor must be the same".format(*factors)
         return f"the length of a pair such as {pair} changes with the position, as XPos does for queries or keys alone"
     rows = np.hypot(blocks[..., 0], blocks[..., 1])
-    if np.ptp(rows, axis=0).max() <= close * rows.max():
+    if np.ptp(rows) <= close * rows.max():
         if rotations.length.max() <= close * rows.max():
             return f"pairs such as {pair} are reflected, because the sign of one term is wrong"
         first = np.arctan2(-blocks[..., 0, 1], blocks[..., 0, 0])
         second = np.arctan2(blocks[..., 1, 0], blocks[..., 1, 1])
-        if np.abs(first + second).max() <= close or np.abs(np.sin(first + second)).max() <= close:
+        if np.abs(np.sin(first + second)).max() <= close:
             return f"both channels of pairs such as {pair} get the same sign of sin; one must be negative"
         return (
             f"the two channels of a pair such as {pair} are multiplied by sines and cosines of different angles, "
@@ -129,14 +129,13 @@ def why_no_rotation(rotations: Rotations, pairs: np.ndarray) -> str:
     return f"pairs of channels such as {pair} do not keep their length and their angle"
 
 
-def _factors(cos: np.ndarray, sin: np.ndarray) -> tuple[float, float] | None:
-    """Two factors a, b with ``(cos / a)**2 + (sin / b)**2 == 1`` everywhere, by least squares; None without."""
+def _factors(cos: np.ndarray, sin: np.ndarray, close: float) -> tuple[float, ...] | None:
+    """Two factors a, b with ``(cos / a)**2 + (sin / b)**2`` close to 1, by least squares; None without."""
     terms = np.stack([cos.ravel() ** 2, sin.ravel() ** 2], axis=-1)
     squares, *_ = np.linalg.lstsq(terms, np.ones(len(terms)), rcond=None)
-    if (squares <= 0.0).any() or np.abs(terms @ squares - 1.0).max() > 2 * ROUNDOFF["bfloat16"]:
+    if min(squares) < 0.0 or np.abs(terms @ squares - 1.0).max() > close:
         return None
-    a, b = 1.0 / np.sqrt(squares)
-    return (float(a), float(b)) if abs(a - b) > 1e-3 * a else None
+    return tuple(squares**-0.5)
 
 
 def _list(channels: Iterable[int]) -> str:
@@ -162,19 +161,18 @@ def fitted(angle: np.ndarray, roundoff: float) -> Fitted:
     """The frequencies from angles "positions pairs" at the positions of `powers`."""
     # The angle at position 1 gives the frequency. Each doubling of the position halves its error, and its turns follow
     # from the angle before.
-    turned = angle[0] + wrapped(angle[1] - angle[0])
-    total, last, until = turned - angle[0], 1, None
-    noise = 4 * roundoff
-    for number, of_position in enumerate(angle[2:], 2):
-        position = 2 ** (number - 1)
-        rest = wrapped(of_position - angle[0] - 2 * total)
-        if np.abs(rest).max() > max(0.05, 8 * noise):
-            until = position
+    total, last, until = wrapped(angle[1] - angle[0]), 1, None
+    for of_position in angle[2:]:
+        total, last = 2 * total, 2 * last
+        rest = wrapped(of_position - angle[0] - total)
+        if np.abs(rest).max() > JUMP:
+            until = last
             break
-        total, last = 2 * total + rest, position
+        total = total + rest
     values = total / last
-    errors = 2 * noise / last + 4 * ROUNDOFF["float64"] * np.abs(values)
-    return Fitted(values, errors, angle[0], until)
+    return Fitted(
+        values, 2 * error_of(roundoff) / last + error_of(ROUNDOFF["float64"]) * np.abs(values), angle[0], until
+    )
 
 
 def narrowed(known: Fitted, angle: np.ndarray, where: np.ndarray, roundoff: float) -> Fitted:
@@ -183,24 +181,22 @@ def narrowed(known: Fitted, angle: np.ndarray, where: np.ndarray, roundoff: floa
     # cosine changes the tangent by a factor, so angles near a quarter of a revolution are exact.
     rest = wrapped(angle - exact_angles(where, known.values))
     phase = np.abs(where[:, None] * known.values) * roundings(known.values) * ROUNDOFF["float32"]
-    rounding = roundoff * (1.0 + 4.0 * roundoff) * np.abs(np.sin(2.0 * angle)) + 8 * ROUNDOFF["float64"]
-    if roundoff == ROUNDOFF["float16"]:
-        rounding = rounding + 2.0**-24  # its smallest numbers
+    # The smallest numbers of float16 are as far apart as float32 rounds 1.
+    rounding = roundoff * (1.0 + error_of(roundoff)) * np.abs(np.sin(2.0 * angle)) + ROUNDOFF["float32"]
     for error in (rounding, rounding + phase, 2.0 * rounding + phase):
         ends = np.stack([rest - error, rest + error]) / where[:, None]
         least, most = ends.min(axis=0).max(axis=0), ends.max(axis=0).min(axis=0)
         if (least <= most).all():
             values = known.values + (least + most) / 2
-            return known._replace(values=values, errors=(most - least) / 2 + 4 * ROUNDOFF["float64"] * np.abs(values))
+            errors = (most - least) / 2 + error_of(ROUNDOFF["float64"]) * np.abs(values)
+            return known._replace(values=values, errors=errors)
     return known
 
 
 def spread(longest: int) -> np.ndarray:
     """Positions from 1 to `longest`, of which half are far."""
-    if longest <= SPREAD:
-        return np.arange(1, longest + 1)
-    near = np.geomspace(1, longest, SPREAD // 2).astype(int)
-    return np.union1d(near, np.linspace(longest // 2, longest, SPREAD // 2 + 1).astype(int))
+    near, far = np.geomspace(1, longest, SPREAD), np.linspace(longest // 2, longest, SPREAD)
+    return np.union1d(near.astype(int), far.astype(int))
 
 
 class Start(NamedTuple):
@@ -212,7 +208,7 @@ class Start(NamedTuple):
 
 def start_of(start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float) -> Start:
     """What the angles at position 0 say. A rotary embedding has none, or those of an offset."""
-    close = 8 * roundoff
+    close = 2 * error_of(roundoff)
     if np.abs(start).max() <= close:
         return Start(0, "")
     constant = np.abs(wrapped(start - start[0])).max() <= close and len(start) > 1
@@ -243,14 +239,14 @@ def _offset(
     if not len(order):
         return None, inf
     turns = np.arange(-TURNS, TURNS + 1)
-    offset, error = 2 * pi * turns / frequencies[order[0]], inf
+    offset = 2 * pi * turns / frequencies[order[0]]
     for w, of_pair in zip(frequencies[order], start[order]):
-        if 4 * roundoff / abs(w) < error:
-            offset, error = offset + wrapped(of_pair - w * offset) / w, 4 * roundoff / abs(w)
+        offset = offset + wrapped(of_pair - w * offset) / w
+    error = error_of(roundoff) / abs(frequencies[order[-1]])
     rest = np.abs(wrapped(start - offset[:, None] * frequencies))
     # Phases may be products in float32.
     allowed = errors + np.abs(frequencies) * ROUNDOFF["float32"] * roundings(frequencies)
-    within = np.abs(frequencies) * error + np.abs(offset)[:, None] * allowed + 16 * roundoff
+    within = np.abs(offset)[:, None] * allowed + noise(roundoff)
     fits = np.flatnonzero((rest <= within).all(axis=1) & (within < 1.0).all(axis=1))
     if not len(fits):
         return None, error

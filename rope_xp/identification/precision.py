@@ -39,6 +39,11 @@ def noise(roundoff: float) -> float:
     return 8 * roundoff + 64 * min(roundoff, ROUNDOFF["float32"])
 
 
+def error_of(roundoff: float) -> float:
+    """How far the length of a rotated pair, relative to it, and its angle may be off."""
+    return 4 * roundoff
+
+
 def wrapped(angle: np.ndarray) -> np.ndarray:
     return (angle + pi) % (2 * pi) - pi
 
@@ -62,7 +67,7 @@ def precision_of(
 ) -> Precision:
     """The best precision whose error bound holds for errors "positions pairs" of angles at positions above 0."""
     signed, off = off, np.abs(off)
-    known = 8 * roundoff + where[:, None] * errors
+    known = 2 * error_of(roundoff) + where[:, None] * errors
     phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
     fine = known + phase * PRECISIONS["float32"]
     within = np.all(off <= fine, axis=1)
@@ -86,10 +91,10 @@ def precision_of(
 
 def _are_shifted(off: np.ndarray, frequencies: np.ndarray, close: np.ndarray) -> bool:
     """Whether errors at some position are those of a position that is a few tokens away, which no rounding gives."""
-    tokens = np.array([0, *range(-SMALL, 0), *range(1, SMALL + 1)])
+    tokens = np.arange(-SMALL, SMALL + 1)
     rest = np.abs(wrapped(off - tokens[:, None, None] * frequencies))
     fits = np.all(rest <= close, axis=2)
-    return bool((fits[1:].any(axis=0) & ~fits[0]).any())
+    return bool((fits.any(axis=0) & ~fits[SMALL]).any())
 
 
 def _is_visible(where: np.ndarray, bits: int, frequencies: np.ndarray, fine: np.ndarray) -> np.ndarray:

@@ -37,8 +37,11 @@ from rope_xp.identification.precision import (
     COARSE_BITS,
     PRECISIONS,
     ROUNDOFF,
+    SIGNIFICANT_BITS,
     Precision,
+    error_of,
     exact_angles,
+    noise,
     precision_of,
     rounded_to,
     roundings,
@@ -62,7 +65,7 @@ LONGEST = 2**20 + 1
 # Positions of short calls. Differences of positions repeat: 1 - 0 and 5 - 4, 2 - 0 and 4 - 2.
 SHORT = np.array([0, 1, 2, 4, 5])
 # Lengths to test if longer ones fail.
-SHORTER_LENGTHS = tuple(2**k for k in (20, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3))
+SHORTER_LENGTHS = tuple(2**k for k in (20, *range(17, 2, -1)))
 # Numbers so many times larger than small ones, which float16 holds too. Functions that limit them are not linear.
 LOUDER = 256
 # All positions below it are tried before a value is said to explain the function.
@@ -128,7 +131,7 @@ class Search:
     def _search(self) -> None:
         matrices = self._matrices()
         for stride in STRIDES[1:]:
-            if matrices is not None and np.ptp(matrices, axis=0).max() <= 64 * self.roundoff_of_matrices:
+            if matrices is not None and np.ptp(matrices, axis=0).max() <= noise(self.roundoff_of_matrices):
                 self.short = SHORT * stride  # small positions are not rotated, or have the position 0 of a group
                 matrices = self._matrices()
         if matrices is not None:
@@ -167,7 +170,7 @@ class Search:
         y, louder = self.probe(x, self.short), self.probe(LOUDER * x, self.short)
         if y is None or louder is None:
             return False
-        close = 64 * self.roundoff_of_matrices * np.abs(y).max() * self.probe.head_dim**0.5
+        close = noise(self.roundoff_of_matrices) * np.abs(y).max()
         self.roundoff_of_results = max(self.probe.roundoff, _roundoff_of(y))
         if np.abs(louder / LOUDER - y).max() > close:
             times = f"{LOUDER} times x does not give {LOUDER} times the result"
@@ -202,10 +205,7 @@ class Search:
             seq_len = next((each for each in SHORTER_LENGTHS if each < seq_len), 0)
             if long is None:
                 self._why_not_longer["failure"] = f"with longer ones {self.probe.problems.pop()}"
-            elif (
-                np.abs(long.blocks[row] - short.blocks[row]).max()
-                > 16 * self.roundoff_of_matrices * np.abs(short.blocks).max()
-            ):
+            elif _differ(long.blocks[row], short.blocks[row], self.roundoff_of_matrices):
                 self._why_not_longer["length"] = "the frequencies depend on the largest position of a call"
             else:
                 until = _until(long, self.roundoff_of_matrices)
@@ -230,7 +230,7 @@ class Search:
         # A short call may give another result after long ones.
         again = self._matrices()
         if again is not None and not self.report.stateful:
-            stateful = bool(np.abs(again - matrices).max() > 64 * self.roundoff_of_matrices * np.abs(matrices).max())
+            stateful = _differ(again, matrices, self.roundoff_of_matrices)
             words = "it keeps state: a short call gives another result after a long one"
             self.conclude(words if stateful else "", stateful=stateful)
 
@@ -246,12 +246,12 @@ class Search:
             return
         self.conclude(is_rotation=True, relative=_are_scores_relative(matrices, roundoff))
         frequencies = fitted(rotations.angle[: len(powers(longest + 1))], roundoff)
-        length, error = float(np.median(rotations.length)), 4 * roundoff
+        length, error = float(np.median(rotations.length)), error_of(roundoff)
         magnitude = 1.0 if abs(length - 1.0) <= error else length
         self.conclude(magnitude=magnitude)
         if frequencies.until is not None:
             self.conclude("not a rotary embedding: angles are not proportional to positions")
-            self.conclude(self._first_rotated(channels, rotations.angle, roundoff))
+            self.conclude(self._first_rotated(channels, rotations, roundoff))
             return
         start = start_of(frequencies.start, frequencies.values, frequencies.errors, roundoff)
         if start.offset is not None:
@@ -284,18 +284,21 @@ class Search:
         found = self._rotations_at(channels, positions)
         return known if found is None else narrowed(known, found.angle, positions + offset, roundoff)
 
-    def _first_rotated(self, channels: Channels, angle: np.ndarray, roundoff: float) -> str:
+    def _first_rotated(self, channels: Channels, rotations: Rotations, roundoff: float) -> str:
         """Which positions have the angles of position 0, and of which others groups follow; in words."""
-        turned = np.abs(wrapped(angle - angle[0])).max(axis=1) > 64 * roundoff
-        number = int(turned.argmax())
-        positions = np.arange(2 ** (number - 2) + 1, 2 ** (number - 1) + 1) if number > 1 else np.arange(0)
-        near = self._rotations_at(channels, positions) if len(positions) else None
+
+        def first_turned(angle: np.ndarray) -> int:
+            off = np.abs(wrapped(angle - rotations.angle[0])).max(axis=1)
+            return int((off > noise(roundoff)).argmax())
+
+        each, number = rotations.positions, first_turned(rotations.angle)
+        between = np.arange(each[number - 1] + 1, each[number] + 1)
+        near = self._rotations_at(channels, between) if number > 1 else None
         if near is None:
             return ""
-        first = int(positions[(np.abs(wrapped(near.angle - angle[0])).max(axis=1) > 64 * roundoff).argmax()])
-        each = np.arange(min(64 * first, (self.report.longest or 0) + 1))
+        first = int(between[first_turned(near.angle)])
         one, other = (self.probe(np.ones((len(each), self.probe.head_dim)), p) for p in (each, each // first * first))
-        if one is not None and other is not None and np.abs(one - other).max() <= 64 * roundoff * np.abs(one).max():
+        if one is not None and other is not None and not _differ(one, other, roundoff):
             return f"positions are divided by {first} and rounded down: {first} neighbours have the same position"
         return f"positions below {first} have the same angles"
 
@@ -412,11 +415,10 @@ class Search:
         y = self.probe(x, positions)
         if y is None:
             return 0.0
-        ours = behaviour.with_exact_phases()._replace(axis="tokens").map().rotated(x, positions)
+        exact = behaviour.with_exact_phases()._replace(axis="tokens").map()
         # A pair of numbers up to 4 has a length below 6. Its angle may be off by as much as the measured one.
-        of_product = 8 * ROUNDOFF["float64"] * (positions + abs(behaviour.offset))
-        close = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (precision.errors + 16 * behaviour.roundoff + of_product)
-        explained = np.abs(y - ours) <= close[:, None]
+        close = exact.error_of(positions, "exact", behaviour.roundoff)[:, 0] + precision.errors[:, None] * exact.size
+        explained = np.abs(y - exact.rotated(x, positions)) <= 6.0 * close.max(axis=1)[:, None]
         self.conclude(
             f"of {explained.size:,} numbers of other rows, the value gives {explained.sum():,} within tolerance"
         )
@@ -443,7 +445,7 @@ def first_unlike(
             expected = factors * (x[0, first] + 1j * x[0, second])
             unlike = np.abs(of_some[:, to_first] - expected.real) > limit
             unlike |= np.abs(of_some[:, to_second] - expected.imag) > limit
-            wrong = np.abs(of_some[:, kept] - x[0, kept]) > 16 * roundoff + tolerance
+            wrong = np.abs(of_some[:, kept] - x[0, kept]) > noise(roundoff) + tolerance
             wrong = unlike.any(axis=1) | wrong.any(axis=1)
             if wrong.any():
                 return int(some[wrong.argmax()])
@@ -457,16 +459,18 @@ def _small_integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
 
 def _roundoff_of(numbers: np.ndarray) -> float:
     """The unit roundoff of the narrowest ones that hold all numbers: a function may compute in another dtype."""
-    held = (2.0**-bits for bits in (8, 11, 24) if (rounded_to(bits, numbers) == numbers).all())
-    return next(held, ROUNDOFF["float64"])
+    held = [name for name, bits in SIGNIFICANT_BITS.items() if (rounded_to(bits, numbers) == numbers).all()]
+    return max(ROUNDOFF[name] for name in held)
 
 
 def _are_scores_relative(matrices: np.ndarray, roundoff: float) -> bool:
-    width = matrices.shape[1]
-    q, k = (matrices @ _small_integers(width, 8, seed) for seed in (1, 2))  # positions channels vectors
+    q, k = (matrices @ _small_integers(matrices.shape[1], 8, seed) for seed in (1, 2))  # positions channels vectors
     scores = np.einsum("pcv,pcv->pv", q[[0, 3, 0, 2]], k[[1, 4, 2, 3]])  # differences of 1, 1, 2 and 2
-    close = 32 * max(roundoff, ROUNDOFF["float32"]) * width * np.abs(matrices).max() ** 2
-    return bool(np.abs(scores[::2] - scores[1::2]).max() <= close)
+    return not _differ(scores[::2], scores[1::2], max(roundoff, ROUNDOFF["float32"]))
+
+
+def _differ(one: np.ndarray, other: np.ndarray, roundoff: float) -> bool:
+    return bool(np.abs(one - other).max() > noise(roundoff) * np.abs(other).max())
 
 
 def _until(rotations: Rotations, at_least: float) -> int | None:
@@ -483,7 +487,7 @@ def _until(rotations: Rotations, at_least: float) -> int | None:
     of = np.full(len(positions), True)
     within = of
     for length in SHORTER_LENGTHS:  # the most positions that one precision explains
-        precision = precision_of(off[of], positions[of], w, errors, 2 * roundoff)
+        precision = precision_of(off[of], positions[of], w, errors, roundoff)
         within = precision.within if of.all() else within
         if precision.name is not None:
             rest = positions[~of & ~within]
@@ -501,8 +505,9 @@ def _of_text(rope: Embedding) -> Embedding:
 
 def _nearest_factor(measured: Measured, near: Embedding) -> float:
     found, error, own = measured.magnitude, measured.magnitude_error, near.attention_factor
-    known = [each for each in (own, 1.0, own * own) if abs(each - found) <= max(2 * error, 1e-6 * each)]
-    return known[0] if known else simplest_within(found, max(error, 1e-7 * found))
+    error = max(error, 1e-7 * found)
+    known = [each for each in (own, 1.0, own * own) if abs(each - found) <= error]
+    return known[0] if known else simplest_within(found, error)
 
 
 def _direction(frequencies: Fitted) -> int | None:
