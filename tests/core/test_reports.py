@@ -1,7 +1,7 @@
 """Reports say what is recorded in `goldens/reports.json`, which `make_reports.py` writes."""
 
 import pytest
-from recorded import PAIRS, PROGRAMS, of_programs, of_values, recorded, text_of
+from recorded import CALLED, PAIRS, PROGRAMS, of_calls, of_programs, of_values, recorded, text_of
 
 RECORDED = recorded()
 
@@ -14,3 +14,9 @@ def test_of_programs(number):
 @pytest.mark.parametrize("one, other", PAIRS)
 def test_of_values(one, other):
     assert [text_of(each) for each in of_values(one, other)] == RECORDED["values"][f"{one}, {other}"]
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_calls(name):
+    """Which `x` and which positions a function gets, in all shapes that are tried."""
+    assert of_calls(CALLED[name]) == RECORDED["calls"][name]

@@ -1,7 +1,9 @@
 """Write reports.json: what `identify` and `compare` say of programs with and without mistakes, and of values.
 
+It also has the calls that they make of some programs.
+
 Run: `python tests/goldens/make_reports.py`. `tests/core/test_mistakes.py` tests that what they say is true. This file
-shows in a change which sentences and numbers it changes.
+shows in a change which sentences, numbers and calls it changes.
 """
 
 import json
@@ -10,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
-from recorded import FILE, PAIRS, PROGRAMS, of_programs, of_values, text_of
+from recorded import CALLED, FILE, PAIRS, PROGRAMS, of_calls, of_programs, of_values, text_of
 from test_identify_rules import HEAD, SEEDS, case, function, unusual_rules
 
 from rope_xp import identify
@@ -18,6 +20,7 @@ from rope_xp import identify
 found = {
     "programs": {str(number): [text_of(each) for each in of_programs(number)] for number in PROGRAMS},
     "values": {f"{one}, {other}": [text_of(each) for each in of_values(one, other)] for one, other in PAIRS},
+    "calls": {name: of_calls(each) for name, each in CALLED.items()},
     "rules": {str(seed): text_of(identify(case(seed)[-1], HEAD)) for seed in SEEDS[::2]},
     "unusual rules": {
         name: text_of(identify(function(w, factor=factor), 2 * len(w))) for name, w, factor in unusual_rules()

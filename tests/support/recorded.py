@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from judge import case_of, value_of
-from mistakes import KINDS, REFERENCES, draw
+from mistakes import KINDS, REFERENCES, Case, draw, of_a_table
 
 from rope_xp import compare, identify
 
@@ -68,6 +68,38 @@ def of_values(one, other):
     yield compare(a, b.replace(**NUMBERS, inv_freq=b.inv_freq), context=2000)
 
 
+def of_calls(case):
+    """All calls of a program: of x and of positions the shape and a sum in which each number has another weight."""
+    program, calls = case.program(), []
+
+    def fn(x, positions):
+        sums = (np.arange(each.size) @ each.ravel() for each in (x, positions))
+        calls.append("{0} {2:.4g} at {1} {3}".format(x.shape, positions.shape, *sums))
+        return program(x, positions)
+
+    compare(fn, value_of(case.reference), context=case.context, shape=case.shape if case.is_stated else None)
+    if case.setting.axis is None:
+        identify(fn, case.setting.dim, shape=case.shape if case.is_stated else None)
+    return calls
+
+
+def _planted(name, number=0):
+    return tuple((kind, number) for kind in KINDS if kind.name == name)
+
+
+CALLED = {
+    str(case): case
+    for case in (
+        Case(shape="batch heads seq dim", position_axes=(1, 2)),
+        Case(shape="batch seq heads dim", position_axes=(2,), dtype=np.float32, is_stated=True),
+        Case(shape="heads seq dim", source=of_a_table, context=500),
+        Case(planted=_planted("positions ignored"), context=500),
+        Case(planted=_planted("bfloat16 tables"), reference="wide", context=40_000),
+        Case(planted=_planted("grouped", 8), context=500),
+        Case(planted=_planted("the number of the head"), shape="batch seq heads dim", is_stated=True, context=500),
+        Case(reference="axes", shape="batch seq heads dim", position_axes=(2,)),
+    )
+}
 PROGRAMS = range(2 * len(KINDS))
 PAIRS = list(combinations_with_replacement(REFERENCES, 2))
 
