@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import ceil, exp, floor, inf, log, log10, pi
+from math import ceil, exp, floor, inf, log, log2, log10, pi
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,7 +129,7 @@ def simplest(least: float, most: float) -> tuple[float, int]:
             number = float(f"{each}e{-scale}")
             if least <= number <= most:
                 return number, digits
-    return (least + most) / 2, 18
+    return least, 18
 
 
 def simplest_within(number: float, error: float) -> float:
@@ -137,7 +137,7 @@ def simplest_within(number: float, error: float) -> float:
 
 
 def _is_power(number: float) -> bool:
-    return number >= 64 and number == int(number) and int(number).bit_count() == 1
+    return number >= 64 and log2(number).is_integer()
 
 
 def digits_of(number: float) -> int:
@@ -146,12 +146,11 @@ def digits_of(number: float) -> int:
 
 def _rules_that_fit(target: Target) -> Iterator[Rule]:
     values = target.values
-    if len(values) < 2 or (values <= 0.0).all():
-        return
     rotated = int(np.count_nonzero(values))
+    if rotated < 2 or values[rotated:].any():
+        return
     if rotated < len(values):
-        if rotated > 1 and not values[rotated:].any():
-            yield from filter(target.is_met_by, _proportional(target, rotated))
+        yield from filter(target.is_met_by, _proportional(target, rotated))
         return
     plain = list(filter(target.is_met_by, _geometric(target)))
     yield from plain
@@ -168,7 +167,7 @@ def _geometric(target: Target) -> Iterator[Rule]:
     if abs(target.values[0] - 1.0) <= target.errors[0]:
         factor, digits = 1.0, 0
     base, of_base = _base(target, factor, len(target.values))
-    if factor >= 1.0 and base >= 1.0 and of_base < 99:
+    if factor >= 1.0 and 1.0 <= base < inf:
         scaling = None if factor == 1.0 else LinearScaling(factor=factor)
         yield Rule(base, scaling, digits + of_base)
 
@@ -187,7 +186,7 @@ def _bounds(target: Target, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray
     """The least and the greatest base of each pair but the first. A frequency may be as small as its error."""
     w, error = target.values[1:] * factor, target.errors[1:] * factor
     power = -target.rotary_dim / (2 * np.arange(1, len(w) + 1))
-    return (w + error) ** power, np.where(w > error, np.where(w > error, w - error, 1.0) ** power, 1e300)
+    return (w + error) ** power, np.where(w > error, (w - error) ** power, 1e300)
 
 
 def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
@@ -210,13 +209,13 @@ def _changed_base(target: Target, plain: list[Rule]) -> Iterator[Rule]:
     """A simple base that NTK-aware scaling by a simple factor changed."""
     width = target.rotary_dim
     for rule in plain:
-        if rule.scaling is None and width > 2:
+        if rule.scaling is None:
             least, most = _interval(target, 1.0, len(target.values))
             for factor in USUAL_FACTORS:
                 power = factor ** (width / (width - 2))
                 base, digits = simplest(least / power, most / power)
                 if digits <= 2 and base >= 100.0:
-                    yield Rule(base, NTKScaling(factor=float(factor)), digits + 1 + digits_of(factor))
+                    yield Rule(base, NTKScaling(factor=float(factor)), digits + digits_of(factor))
 
 
 def _mixed(target: Target) -> Iterator[Rule]:
@@ -229,14 +228,14 @@ def _mixed(target: Target) -> Iterator[Rule]:
         of_last = float(numbers[-1] ** exponent)
         least, most = (exp(min(-log(each) * of_last, 300.0)) for each in (first + error, first - error))
         factor, digits = simplest(least, most)
-        if digits > FEW_DIGITS or factor > 1e15:
+        if digits > FEW_DIGITS:
             continue
         divisors = np.exp(log(factor) * (numbers / numbers[-1]) ** exponent)
         unscaled = target._replace(values=target.values * divisors, errors=target.errors * divisors)
         base, of_base = _base(unscaled, 1.0, len(numbers))
         if digits + of_base <= FEW_DIGITS and base >= 1.0:
             scaling = MixedNTKScaling(factor=factor, mixed_b=exponent)
-            yield Rule(base, scaling, digits + of_base + (1 if exponent == 1.0 else 2))
+            yield Rule(base, scaling, digits + of_base)
 
 
 class Ramp(NamedTuple):
@@ -403,7 +402,7 @@ def _yarn(target: Target, ramp: Ramp) -> Iterator[Scaling]:
             of_fast = of_fast._replace(least=0.0)
         for length in _lengths(of_fast, of_slow):
             fast = _near(32.0, of_fast.under(length))
-            begin = width * log(length / (fast * 2 * pi)) / (2 * log(ramp.base)) if 0.0 < fast < inf else 0.0
+            begin = width * log(length / (fast * 2 * pi)) / (2 * log(ramp.base)) if fast < inf else 0.0
             end = ramp.end_where_divided(np.arange(len(ramp.kept), dtype=float), max(begin, 0.0))
             if end is not None:
                 slow = _near(1.0, _tokens_per_turn(end.widened(), ramp.base, width).under(length))
@@ -412,7 +411,7 @@ def _yarn(target: Target, ramp: Ramp) -> Iterator[Scaling]:
 
 def _tokens_per_turn(pairs: Interval, base: float, width: int) -> Interval:
     """The wavelengths of these numbers of pairs, in tokens."""
-    return Interval(*(2 * pi * exp(min(2 * each / width * log(base), 90.0)) for each in pairs))
+    return Interval(*(2 * pi * float(np.exp(2 * each / width * log(base))) for each in pairs))
 
 
 def _lengths(of_fast: Interval, of_slow: Interval) -> Sequence[int]:
@@ -422,7 +421,7 @@ def _lengths(of_fast: Interval, of_slow: Interval) -> Sequence[int]:
 
 
 def _yarn_scaling(fast: float, slow: float, length: int, **options: Any) -> Iterator[Scaling]:
-    if 2.0**-53 <= slow <= fast <= 2.0**53:
+    if slow <= fast < inf:
         yield YarnScaling(original_max_position_embeddings=length, beta_fast=fast, beta_slow=slow, **options)
 
 
