@@ -25,7 +25,16 @@ from formulas import (
 )
 from recorded import recorded, text_of
 
-from rope_xp import LinearScaling, Llama3Scaling, NTKScaling, RotaryEmbedding, YarnScaling, identify
+from rope_xp import (
+    LinearScaling,
+    Llama3Scaling,
+    MixedNTKScaling,
+    NTKScaling,
+    ProportionalScaling,
+    RotaryEmbedding,
+    YarnScaling,
+    identify,
+)
 
 HEAD = 128
 
@@ -201,6 +210,47 @@ def test_yarn_reversed_or_applied_twice(base, width, factor, length, change, wor
     rule = f"base {base:g} with scaling yarn, factor={factor:.1f}, original_max_position_embeddings={length}, {words}"
     assert f"The frequencies are those of {rule}" in reasons
     assert outcome(found, w, 0.1 * log(factor) + 1.0) == "numbers"
+
+
+def assert_found(how, w, scaling, base=1e4, factor=1.0):
+    found = identify(function(w, factor=factor, **PRECISIONS[how]), 2 * len(w), shape="seq dim")
+    assert found.rope == RotaryEmbedding(head_dim=2 * len(w), layout="half", base=base, scaling=scaling), str(found)
+
+
+# Each number in one precision, the next one in the next.
+HOW = itertools.cycle(PRECISIONS)
+
+
+def test_usual_factors():
+    for factor in (1.25, 1.5, 2.25, 9.75, 10, 11, 64, 100, 128, 256, 512, 1000, 1024):
+        assert_found("exact", ntk(1e4, 64, factor), NTKScaling(factor=float(factor)))
+    for factor, how in itertools.product((1.25, 9.75, 64), PRECISIONS):
+        assert_found(how, ntk(1e4, 128, factor), NTKScaling(factor=float(factor)))
+
+
+def test_usual_exponents_and_parts():
+    for exponent in (*(k / 8 for k in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)), *(k / 10 for k in (1, 2, 3, 4, 6, 7, 8, 9))):
+        assert_found("exact", mixed_ntk(1e4, 64, 4.0, exponent), MixedNTKScaling(factor=4.0, mixed_b=exponent))
+    for exponent, factor in itertools.product((0.3, 0.625, 1.0), (2.0, 24.0)):
+        assert_found(
+            next(HOW), mixed_ntk(5e5, 128, factor, exponent), MixedNTKScaling(factor=factor, mixed_b=exponent), 5e5
+        )
+    for part, factor in itertools.product((0.1, 0.25, 0.3, 0.5, 0.75), (1.0, 8.0)):
+        rule = ProportionalScaling(partial_rotary_factor=part, factor=factor)
+        assert_found(next(HOW), proportional(1e4, 128, part, factor), rule)
+
+
+@pytest.mark.parametrize("width, base", [(64, 5e5), (128, 1e6)])
+def test_usual_lengths(width, base):
+    for length in (2**k for k in range(9, 21)):
+        for how, truncate in (("exact", True), ("exact", False), (next(HOW) if width > 64 else "exact", True)):
+            rule = YarnScaling(factor=4.0, original_max_position_embeddings=length, truncate=truncate)
+            assert_found(how, yarn(base, width, 4.0, length, truncate=truncate), rule, base, PAPER)
+        numbers = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        rule = Llama3Scaling(**numbers, original_max_position_embeddings=length)
+        assert_found(how, llama3(base, width, *numbers.values(), length), rule, base)
+        twice = by_wavelength(llama3(base, width, 8, 1, 4, length), 8, 1, 4, length)
+        assert f"high_freq_factor=4.0, original_max_position_embeddings={length}, applied twice" in report(twice)[1]
 
 
 @pytest.mark.parametrize("how", PRECISIONS)
