@@ -377,8 +377,8 @@ def test_bad_arguments():
     like = np.zeros(1, dtype=np.int32)
     values = [
         (lambda: identify(good, 15), "identify: head_dim must be even.*; got 15"),
-        (lambda: identify(good, WIDTH, seq_len=4), "identify: seq_len must be at least 8 .*; got 4"),
-        (lambda: identify(good, WIDTH, seq_len=2**40), "identify: seq_len must be .* at most 2.*; got 1099511627776"),
+        (lambda: identify(good, WIDTH, seq_len=7), "identify: seq_len must be at least 8 .*; got 7"),
+        (lambda: identify(good, WIDTH, seq_len=2**31 + 1), "identify: seq_len must be .* at most 2.*; got 2147483649"),
         (lambda: identify(good, WIDTH, shape="batch dim"), "identify: shape must name the axes .*; got 'batch dim'"),
         (lambda: identify(good, WIDTH, shape="dim seq"), "identify: shape must name the axes .*; got 'dim seq'"),
         (lambda: identify(good, WIDTH, shape="seq seq dim"), "each once.*; got 'seq seq dim'"),
@@ -392,6 +392,73 @@ def test_bad_arguments():
         (lambda: identify(good, WIDTH, seq_len=8.5), "identify: seq_len must be an int; got float"),
     ]
     assert_all_raise(raising(values, types))
+
+
+# Where a function multiplies by a little more than 1, by its calls so far, and what a report says if that is too much.
+FACTORS = [
+    (lambda x, p, longest: len(longest) % 2, "seq dim", "Two equal calls give different results"),
+    (lambda x, p, longest: max(longest) > 3000, "seq dim", "It keeps state: a short call gives another result"),
+    (lambda x, p, longest: p.max() > 4000, "seq dim", "depend on the largest position of a call"),
+    (lambda x, p, longest: np.abs(x).max() > 100, "seq dim", "256 times x does not give 256 times the result"),
+    (lambda x, p, longest: np.count_nonzero(x, -1, keepdims=True) > 8, "seq dim", "not the sum of the results of its"),
+    (lambda x, p, longest: len(x) == 7, "seq dim", "a call with positions in any order gives another result"),
+    (lambda x, p, longest: len(x) == 1, "seq dim", "a call with one token alone gives another result"),
+    (lambda x, p, longest: (np.arange(x.shape[2]) == 1)[:, None], "batch seq heads dim", "differ along heads and seq"),
+    (lambda x, p, longest: np.indices(x.shape)[0] == 1, "batch seq heads dim", "differ along batch and seq"),
+]
+
+
+def times_a_little_more(x, positions, where, longest, more, dtype):
+    longest.append(positions.max())
+    angles = angles_of(positions)
+    y = turned(x, angles if x.ndim == 2 else angles[..., None, :])
+    return (y * (1 + more * where(x, positions, longest))).astype(dtype)
+
+
+@pytest.mark.parametrize("where, shape, words", FACTORS, ids=[words[:30] for _, _, words in FACTORS])
+def test_results_that_differ_by_more_than_roundings(where, shape, words):
+    """By 72 units of roundoff; of float16, of which all tables are made, by 8."""
+    for dtype, most, near in (
+        ("float64", 72 / 2**53, 0.05),
+        ("float32", 72 / 2**24, 0.05),
+        ("float16", 8 / 2**11, 0.2),
+    ):
+        for factor, is_said in ((1 - near, False), (1 + near, True)):
+            options = {"where": where, "longest": [], "more": most * factor, "dtype": dtype}
+            found = identify(partial(times_a_little_more, **options), WIDTH, shape=shape)
+            assert (words in " ".join(found.reasons)) == is_said, (dtype, factor)
+
+
+def part(x, positions, factor):
+    """The first half rotated, and one of the other channels multiplied."""
+    return turned(x, angles_of(positions, FREQUENCIES[:4]), span=slice(0, 8)) * np.where(
+        np.arange(WIDTH) == 12, factor, 1
+    )
+
+
+# What a report says on both sides of a bound: of a function with a number, the two numbers, a field and its values.
+BOUNDS = [
+    (lambda x, p, n: good(x, p) + n * 2.0**-40 * np.roll(x, 1, -1), (0.98, 1.02), "is_rotation", (True, False)),
+    (lambda x, p, n: part(x, p, 1 - n * 2.0**-53), (72, 73), "kept", ((*range(8, 16),), (*range(8, 12), 13, 14, 15))),
+    (lambda x, p, n: turned(x, angles_of(p) + n * (p >= 2048)[:, None]), (0.0498, 0.0502), "longest", (2**20, 2047)),
+    (lambda x, p, n: turned(x, angles_of(p + n)), (1000.0009, 1000.0011), "offset", (1000, 1000.001)),
+    (lambda x, p, n: good(x, p), (8, 2**31), "longest", (7, 2**31 - 1)),
+]
+for name, coarser, bits in (("exact", "float16 tables", 24), ("float16 tables", "bfloat16 tables", 11)):
+    # One row of a matrix is longer, by twice as much as it differs from a rotation; or the results at a position.
+    BOUNDS += [
+        (lambda x, p, n: good(x, p) * (1 + n * (np.arange(WIDTH) == 3)), (7.9 / 2**bits, 8.1 / 2**bits)),
+        (lambda x, p, n: good(x, p) * (1 + n * (p == 64)[:, None]), (3.98 / 2**bits, 4.02 / 2**bits)),
+    ]
+    BOUNDS[-2:] = [(*each, "precision", (name, coarser)) for each in BOUNDS[-2:]]
+
+
+@pytest.mark.parametrize("fn, numbers, field, expected", BOUNDS)
+def test_bounds(fn, numbers, field, expected):
+    for number, value in zip(numbers, expected):
+        options = {"seq_len": number} if number in (8, 2**31) else {}
+        found = identify(partial(fn, n=number), WIDTH, shape="seq dim", **options)
+        assert getattr(found, field) == value, (number, str(found))
 
 
 def test_slow_pairs_that_hardly_turn_are_no_pairs_of_frequency_0():
