@@ -109,7 +109,7 @@ def rule_of(target: Target) -> Rule | None:
     off = roundings(values)
     allowed = [ROUNDOFF["float64"] * off, ROUNDOFF["float32"] * off]
     if (np.abs(rounded_to(8, values) - values) <= target.errors + 4 * ROUNDOFF["float64"] * values).all():
-        allowed.append(np.full(len(values), 1.01 * ROUNDOFF["bfloat16"]))
+        allowed.append(np.full(len(values), ROUNDOFF["bfloat16"]))
     for relative in allowed:
         found = list(_rules_that_fit(target.widened(relative)))
         if found:

@@ -92,17 +92,17 @@ def nearest(
     """The first value near another one that has the frequencies "axes pairs"; None without one."""
     # They may be rounded to float32, or all to bfloat16 or float16. Exact ones come first, after the value without
     # changes.
-    rounded = ROUNDOFF["float32"] * roundings(wanted)
+    exact, rounded = (ROUNDOFF[name] * roundings(wanted) for name in ("float64", "float32"))
     for bits, name in ((8, "bfloat16"), (11, "float16")):
         if (np.abs(rounded_to(bits, wanted) - wanted) <= errors).all():
-            rounded = rounded + 1.01 * ROUNDOFF[name]
+            rounded = rounded + ROUNDOFF[name]
             break
     found = []
     for rope in _values_near(near, options, wanted, reverse):
         frequencies = frequencies_of(rope)[:, 0]
         if frequencies.shape == wanted.shape:
             off = np.abs(frequencies - wanted) - errors
-            if (off <= (rounded if not found else 16 * ROUNDOFF["float64"]) * np.abs(wanted)).all():
+            if (off <= (exact if found else rounded) * np.abs(wanted)).all():
                 return rope
             found.append((rope, off))
     return next((rope for rope, off in found if (off <= rounded * np.abs(wanted)).all()), None)

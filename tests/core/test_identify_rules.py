@@ -33,6 +33,7 @@ from rope_xp import (
     ProportionalScaling,
     RotaryEmbedding,
     YarnScaling,
+    compare,
     identify,
 )
 
@@ -327,3 +328,37 @@ def test_the_base_of_dynamic_ntk_is_its_changed_base():
     w = dynamic_ntk(1e4, 128, 2.0, 4096, 10_000)
     rope = report(w)[0].rope
     assert rope.scaling is None and rope.base == pytest.approx(w[1] ** -64.0, rel=1e-12)
+
+
+PLAIN = RotaryEmbedding(head_dim=16, layout="half", base=1e4)
+GIVEN, HALF = RotaryEmbedding(head_dim=16, layout="half", inv_freq=PLAIN.inv_freq), PLAIN.replace(rotary_dim=8)
+WIDE, CUT = geometric(1e4, 16), "given; b: those of base 10,000); width (a: {} of 16 channels; b: 16 of 16 channels)."
+# Frequencies and the factor of a function, a value, and what compare says that the function changes of it.
+CHANGES = [
+    *(
+        (geometric(base, 16), 1.0, PLAIN, f"cause: base (a: {base:,g}; b: 10,000).")
+        for base in (2e4, 12345, 10001, 1.5)
+    ),
+    (geometric(10000.3, 16), 1.0, PLAIN, "cause: base (a: 10,000.3; b: 10,000)."),
+    (geometric(3e14, 16), 1.0, PLAIN, "cause: base (a: 300,000,000,000,000; b: 10,000)."),
+    *((WIDE / n, 1.0, PLAIN, f"cause: scaling (a: linear, factor={n}; b: none).") for n in (4.0, 1.02, 7.3, 123.456)),
+    *((WIDE / n, 1.0, GIVEN, f"cause: scaling (a: linear, factor={n}; b: none).") for n in (2.0, 4.0)),
+    (
+        -WIDE,
+        1.0,
+        GIVEN,
+        "cause: frequencies (a: 1 to 0.000316228 radians per token, given; b: 1 to 0.000316228 radians",
+    ),
+    *((WIDE[: n // 2], 1.0, PLAIN, CUT.format(n)) for n in (8, 12)),
+    (WIDE, 1.0, HALF, "cause: width (a: 16 of 16 channels; b: 8 of 16 channels)."),
+    (WIDE[:4], 1.0, HALF, "cause: frequencies (a: 1 to 0.0316228 radians per token, given; b: those of base 10,000)."),
+    *((WIDE, n, PLAIN.replace(attention_factor=1.25), f"factor (a: {n:g}; b: 1.25).") for n in (1.0, 1.1386, 1.5625)),
+]
+
+
+@pytest.mark.parametrize("w, factor, value, words", CHANGES)
+def test_what_a_function_changes_of_a_value(w, factor, value, words):
+    """The base and factors have as many digits as someone chose, also in float32."""
+    for how in ("exact", "float32 phases"):
+        found = compare(function(w, factor=factor, **PRECISIONS[how]), value, context=4096, shape="seq dim")
+        assert words in " ".join(found.summary.split()), (how, found.summary)
