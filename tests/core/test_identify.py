@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from functools import partial
+from math import pi
 
 import ml_dtypes
 import numpy as np
@@ -170,6 +171,16 @@ def scaled_cos(x, positions):
     return applied(x, 1.25 * cos, sin)
 
 
+def hyperbolic(x, positions):
+    angles = 1e-6 * np.concatenate([angles_of(positions)] * 2, axis=-1)
+    return applied(x, np.cosh(angles), np.sinh(angles))
+
+
+def twice_as_long(x, positions):
+    """Channels that are not rotated, which is said of the first four."""
+    return np.concatenate([turned(x[..., :6], angles_of(positions, FREQUENCIES[:3])), 2 * x[..., 6:]], axis=-1)
+
+
 def v_jepa_2(x, positions):
     """Tables that repeat all frequencies, and pairs of neighbours."""
     cos, sin = tables(positions)
@@ -215,7 +226,7 @@ def of_every_position(x, positions):
 RANDOM = np.random.default_rng(0)
 FUNCTIONS = [
     # A rotation, but not by position * frequency.
-    (swapped, dict(is_rotation=True, rope=None, relative=True), "sin and cos are swapped"),
+    (swapped, dict(is_rotation=True, rope=None, relative=True), "swapped, so the angle is a quarter turn minus"),
     (lambda x, p: good(x, p**2), dict(is_rotation=True, rope=None, relative=False), "not proportional to positions"),
     (
         lambda x, p: turned(x, angles_of(p) + 0.3),
@@ -227,16 +238,37 @@ FUNCTIONS = [
         dict(is_rotation=True, rope=None),
         "that no offset .* explains",
     ),
+    (lambda x, p: turned(x, pi / 2 + angles_of(p)), dict(rope=None), "sign differs: each angle is a quarter turn more"),
+    (lambda x, p: turned(x, angles_of(p) - pi / 2), dict(rope=None), "sign differs: each angle is a quarter turn less"),
+    (
+        lambda x, p: turned(x, -pi / 2 - angles_of(p)),
+        dict(rope=None),
+        "a sign differs: each angle is a quarter turn less",
+    ),
     (reordered, dict(is_rotation=True, rope=None, layout=None, relative=True), "No layout has .* those of base 10000"),
     # No rotation.
     (scaled_cos, dict(is_rotation=False, relative=False), "cos is multiplied by 1.25, and sin by 1;"),
+    (hyperbolic, dict(is_rotation=False), r"length of a pair such as \(0, 8\) changes with the position, as XPos does"),
     (v_jepa_2, dict(is_rotation=False, relative=False), r"Not a rotation: .* such as \(0, 1\) .* different angles"),
     (lambda x, p: applied(x, *tables(p), negative=-1), dict(is_rotation=False), "get the same sign of sin"),
     (lambda x, p: applied(x * np.repeat([1, -1], 8), *tables(p)), dict(is_rotation=False), "are reflected"),
     (lambda x, p: good(x, p) * 1.001 ** p[..., None], dict(is_rotation=False), "length of a pair .* changes"),
     (lambda x, p: x * np.cos(p)[..., None], dict(is_rotation=False), "are multiplied or moved, but not rotated"),
     (lambda x, p: good(x, p) @ np.ones((WIDTH, WIDTH)), dict(is_rotation=False), "so channels do not form pairs"),
-    (lambda x, p: good(x, p) * (np.arange(WIDTH) < 8), dict(is_rotation=False), "channels do not form pairs"),
+    (lambda x, p: good(x, p) * (np.arange(WIDTH) < 8), dict(is_rotation=False), "8, 9, 10, 11 and 4 more are always 0"),
+    (
+        lambda x, p: good(x, p) * (np.arange(WIDTH) < 12),
+        dict(is_rotation=False),
+        "channels 12, 13, 14, 15 are always 0",
+    ),
+    (
+        lambda x, p: good(x * (np.arange(WIDTH) != 5), p),
+        dict(is_rotation=False),
+        "channels 5, 13 follow from channels 13,",
+    ),
+    (lambda x, p: good(x[..., [*range(15), 3]], p), dict(is_rotation=False), "channels 15 of x do not appear in the"),
+    (lambda x, p: good(x * (np.arange(WIDTH) % 8 != 1), p), dict(is_rotation=False), "channels 1, 9 are always 0"),
+    (twice_as_long, dict(rope=None, is_rotation=True), "Channels 6, 7, 8, 9 and 6 more are multiplied or moved"),
     (lambda x, p: x, dict(is_rotation=False, rope=None), "depends neither on positions nor"),
     # Not linear.
     (lambda x, p: good(x, p) ** 2, dict(is_rotation=False), "not linear"),
