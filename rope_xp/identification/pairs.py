@@ -224,8 +224,8 @@ def start_of(start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, rou
         return Start(None, "pairs are turned at position 0 by angles that no offset of the positions explains")
     whole, error = round(offset), max(error, 1e-6 * abs(offset))
     if abs(offset - whole) > error:
-        offset, whole = simplest_within(abs(offset), error) * np.sign(offset), None
-    offset = float(offset) if whole is None else whole
+        whole = float(simplest_within(abs(offset), error) * np.sign(offset))
+    offset = whole
     return Start(offset, f"positions are shifted: the angle at position p is that of p + {offset}".replace("+ -", "- "))
 
 

@@ -93,10 +93,16 @@ def test_round_trip(layout, first, rotary_dim):
         assert len(found.pairs) == rotary_dim // 2 and len(found.kept) == WIDTH - rotary_dim
 
 
-def test_the_offset_follows_from_all_pairs():
+@pytest.mark.parametrize(
+    "dtype, offsets", [("float64", (0.25, -0.5, -7, 0.123456, 123456.5, 10**6)), ("float32", (-0.5, -7, 10**4))]
+)
+def test_the_offset_follows_from_all_pairs(dtype, offsets):
     """In float32 the slowest pair alone, of 2e-6 radians, gives it to a tenth."""
-    fn = rotary(oracle.geometric(500_000.0, DIM), dtype="float32", offset=0.25)
-    assert identify(fn, DIM).offset == 0.25
+    assert identify(rotary(oracle.geometric(500_000.0, DIM), dtype="float32", offset=0.25), DIM).offset == 0.25
+    for offset in offsets:
+        found = identify(rotary(FREQUENCIES, dtype=dtype, offset=offset), WIDTH)
+        assert found.offset == offset and type(found.offset) is type(offset)
+        assert f"the angle at position p is that of p {'+-'[offset < 0]} {abs(offset)}." in " ".join(found.reasons)
 
 
 # Rules whose numbers follow from the frequencies.
@@ -474,6 +480,8 @@ BOUNDS = [
     (lambda x, p, n: part(x, p, 1 - n * 2.0**-53), (72, 73), "kept", ((*range(8, 16),), (*range(8, 12), 13, 14, 15))),
     (lambda x, p, n: turned(x, angles_of(p) + n * (p >= 2048)[:, None]), (0.0498, 0.0502), "longest", (2**20, 2047)),
     (lambda x, p, n: turned(x, angles_of(p + n)), (1000.0009, 1000.0011), "offset", (1000, 1000.001)),
+    # The only pair is turned up to 200 times.
+    (lambda x, p, n: turned(x, angles_of(p + n, [1.0]), span=slice(0, 2)), (1256, 1260), "offset", (1256, -2.920247)),
     (lambda x, p, n: good(x, p), (8, 2**31), "longest", (7, 2**31 - 1)),
 ]
 for name, coarser, bits in (("exact", "float16 tables", 24), ("float16 tables", "bfloat16 tables", 11)):
