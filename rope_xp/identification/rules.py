@@ -317,9 +317,9 @@ def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
     most = (unscaled / np.maximum(target.values - target.errors, 1e-300))[::-1]
     least, most = np.maximum.accumulate(least), np.minimum.accumulate(most)
     together = int(np.count_nonzero(least <= most))  # the slow pairs that one factor explains
-    factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, 3 * together // 4, together // 2, 0))
+    factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, together // 2, 0))
     for factor, digits in factors:
-        if 1.0 < factor < 1e15 and digits <= FEW_DIGITS:
+        if 1.0 < factor and digits <= FEW_DIGITS:
             of = 1.0 - 1.0 / factor
             error = target.errors / unscaled / of + 1e-9
             yield Ramp(base, factor, unscaled, (target.values / unscaled - 1.0 / factor) / of, error)
@@ -469,7 +469,7 @@ def _twice(target: Target) -> Iterator[Rule]:
 def _reversed(target: Target) -> Iterator[Rule]:
     """YaRN whose fast pairs are divided, and whose slow ones are kept."""
     factor, of_factor = _quotient(1.0, target.values[0], target.errors[0])
-    if not 1.0 < factor < 1e15 or of_factor > FEW_DIGITS:
+    if factor <= 1.0 or of_factor > FEW_DIGITS:
         return
     for base, digits in _bases(target, of_last_pairs=True):
         unscaled = np.asarray(geometric(base, target.rotary_dim))
