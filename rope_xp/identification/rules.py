@@ -319,7 +319,7 @@ def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
     together = int(np.count_nonzero(least <= most))  # the slow pairs that one factor explains
     factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, together // 2, 0))
     for factor, digits in factors:
-        if 1.0 < factor and digits <= FEW_DIGITS:
+        if factor > 1.0 and digits <= FEW_DIGITS:
             of = 1.0 - 1.0 / factor
             error = target.errors / unscaled / of + 1e-9
             yield Ramp(base, factor, unscaled, (target.values / unscaled - 1.0 / factor) / of, error)

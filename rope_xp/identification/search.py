@@ -98,7 +98,7 @@ class Search:
         self.seq_len = seq_len
         self.near = near
         self.roundoff_of_matrices = self.roundoff_of_results = probe.roundoff
-        self.short = SHORT
+        self.short, self.longest = SHORT, 0  # 0 until angles are measured
         self.behaviour: Behaviour | None = None
         self.cause = "unknown"
         self.reasons: list[str] = []
@@ -115,7 +115,7 @@ class Search:
     def confirm(self) -> None:
         if self.behaviour is None:
             return
-        longest = (self.report.longest or 0) + 1
+        longest = self.longest + 1
         tried = min(CONFIRMED_BELOW, longest)
         unlike = first_unlike(self.probe, self.behaviour, tried)
         if unlike is not None:
@@ -237,7 +237,7 @@ class Search:
     def _conclude_frequencies(self, channels: Channels, rotations: Rotations, matrices: np.ndarray) -> None:
         """Frequencies and what the angles at position 0 say; then the value."""
         roundoff = roundoff_of(rotations, self.roundoff_of_matrices)
-        longest = int(rotations.positions.max())
+        longest = self.longest = int(rotations.positions.max())
         self.conclude(longest=longest)
         for words in self._why_not_longer.values():
             self.conclude(f"positions up to {longest:,} are tested: {words}")
@@ -279,7 +279,7 @@ class Search:
         """Frequencies from more positions if sines and cosines have few digits."""
         if roundoff < COARSE or self.probe.axes > 1:
             return known
-        positions = spread(self.report.longest or 0)
+        positions = spread(self.longest)
         positions = positions[positions + offset != 0]
         found = self._rotations_at(channels, positions)
         return known if found is None else narrowed(known, found.angle, positions + offset, roundoff)

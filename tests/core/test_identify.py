@@ -440,6 +440,7 @@ FACTORS = [
     (lambda x, p, longest: np.abs(x).max() > 100, "seq dim", "256 times x does not give 256 times the result"),
     (lambda x, p, longest: np.count_nonzero(x, -1, keepdims=True) > 8, "seq dim", "not the sum of the results of its"),
     (lambda x, p, longest: len(x) == 7, "seq dim", "a call with positions in any order gives another result"),
+    (lambda x, p, longest: (len(x) == 257) * np.arange(len(x))[:, None] > 3, "seq dim", "a long call gives another"),
     (lambda x, p, longest: len(x) == 1, "seq dim", "a call with one token alone gives another result"),
     (lambda x, p, longest: (np.arange(x.shape[2]) == 1)[:, None], "batch seq heads dim", "differ along heads and seq"),
     (lambda x, p, longest: np.indices(x.shape)[0] == 1, "batch seq heads dim", "differ along batch and seq"),
@@ -493,9 +494,10 @@ for name, coarser, bits in (("exact", "float16 tables", 24), ("float16 tables", 
     BOUNDS[-2:] = [(*each, "precision", (name, coarser)) for each in BOUNDS[-2:]]
 
 
-@pytest.mark.parametrize("fn, numbers, field, expected", BOUNDS)
-def test_bounds(fn, numbers, field, expected):
-    for number, value in zip(numbers, expected):
+@pytest.mark.parametrize("side", [0, 1])
+def test_bounds(side):
+    for fn, numbers, field, expected in BOUNDS:
+        number, value = numbers[side], expected[side]
         options = {"seq_len": number} if number in (8, 2**31) else {}
         found = identify(partial(fn, n=number), WIDTH, shape="seq dim", **options)
         assert getattr(found, field) == value, (number, str(found))

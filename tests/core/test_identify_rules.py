@@ -278,6 +278,10 @@ def test_rules_of_models_through_tables_in_half_precision(name, tables):
         found, reasons = report(llama3(5e5, 128, *llama.values()), tables=tables, rows=rows)
         assert found.rope == RotaryEmbedding(head_dim=HEAD, layout="half", base=5e5, scaling=rule), (rows, reasons)
         assert found.precision == f"{name} tables" and f"Sines and cosines are rounded to {name}" in reasons
+    for offset in (7, -1, 300, 0.5):
+        fn = function(llama3(5e5, 128, *llama.values()), tables=tables)
+        shifted = identify(lambda x, p, fn=fn, offset=offset: fn(x, p + offset), HEAD, shape="seq dim")
+        assert (shifted.rope, shifted.offset) == (found.rope, offset)
 
 
 @pytest.mark.parametrize("width", [32, 64, 128])
@@ -356,9 +360,16 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("w, factor, value, words", CHANGES)
-def test_what_a_function_changes_of_a_value(w, factor, value, words):
+@pytest.mark.parametrize("how", ["exact", "float32 phases"])
+def test_what_a_function_changes_of_a_value(how):
     """The base and factors have as many digits as someone chose, also in float32."""
-    for how in ("exact", "float32 phases"):
+    for w, factor, value, words in CHANGES:
         found = compare(function(w, factor=factor, **PRECISIONS[how]), value, context=4096, shape="seq dim")
-        assert words in " ".join(found.summary.split()), (how, found.summary)
+        assert words in " ".join(found.summary.split()), found.summary
+
+
+@pytest.mark.parametrize("rounded", [FLOAT16, BFLOAT16])
+def test_a_base_is_seen_through_phases_of_few_digits(rounded):
+    for base in (2e4, 1e4, 11_000, 5e5):
+        found = compare(function(geometric(base, 16), phases=rounded), PLAIN, context=500, shape="seq dim")
+        assert found.causes == ("base",) * (base not in (1e4, 11_000)) + ("phase precision",), found.summary
