@@ -490,8 +490,7 @@ def _whole(least: float, most: float) -> int:
     power = 1 << (ceil(least) - 1).bit_length()
     if power <= most:
         return power
-    number = simplest(ceil(least), floor(most))[0]
-    return int(number) if number == int(number) else ceil(least)
+    return int(simplest(ceil(least), floor(most))[0])
 
 
 def _attention_factor(target: Target, factor: float) -> float | None:

@@ -172,9 +172,9 @@ def test_random_rules(first):
     assert counts[False, "numbers"] <= 2 and not counts[True, "rule"], counts
 
 
-def unusual_rules():
+def unusual_rules(lengths=(300, 12_288)):
     """Few pairs are blended, some one alone, and no length is a power of two."""
-    for length, width, base in itertools.product((300, 12_288), (8, 16, 32), (1e4, 5e5)):
+    for length, width, base in itertools.product(lengths, (8, 16, 32), (1e4, 5e5)):
         where = (base, width, length)
         yield f"llama3 {where}", llama3(base, width, 8, 1, 4, length), 1.0
         yield f"step {where}", llama3(base, width, 8, 1, 1, length), 1.0
@@ -186,11 +186,13 @@ def unusual_rules():
 PAPER = 0.1 * log(4.0) + 1.0  # YaRN's attention factor for a factor of 4
 
 
-@pytest.mark.parametrize("name, w, factor", [*unusual_rules()])
-def test_unusual_rules(name, w, factor):
-    found = identify(function(w, factor=factor), 2 * len(w))
-    assert outcome(found, w, factor) in ("rule", "numbers")
-    assert text_of(found) == recorded()["unusual rules"][name]
+@pytest.mark.parametrize("length", [300, 12_288])
+def test_unusual_rules(length):
+    reports = recorded()["unusual rules"]
+    for name, w, factor in unusual_rules((length,)):
+        found = identify(function(w, factor=factor), 2 * len(w))
+        assert outcome(found, w, factor) in ("rule", "numbers"), name
+        assert text_of(found) == reports[name]
 
 
 def report(w, **options):

@@ -179,9 +179,10 @@ def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, 
     assert found.rope.attention_factor == pytest.approx(magnitude) and found.rope.axes == len(sizes)
     assert identified(lambda x, p: fn(x, [p] * len(sizes)), 1).rope.axes == 1
     # Together, positions of both axes are rotated by more than the sum of what each axis rotates alone.
-    more = identified(lambda x, p: fn(x, [*p[:-1], p[-1] + 3 * np.minimum(p[0], p[-1])]), len(sizes))
-    assert (more.rope, more.confidence) == (None, 0.0)
-    assert "The angles of the axes do not add up to those of equal positions." in more.reasons
+    for times in (3, 1e-3):
+        more = identified(lambda x, p, n=times: fn(x, [*p[:-1], p[-1] + n * np.minimum(p[0], p[-1])]), len(sizes))
+        assert (more.rope, more.confidence) == (None, 0.0)
+        assert "The angles of the axes do not add up to those of equal positions." in more.reasons
 
 
 @pytest.mark.parametrize("scale", [1.0, 1.001, 1.5, -1.0, 0.0])

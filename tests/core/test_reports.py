@@ -6,14 +6,16 @@ from recorded import CALLED, PAIRS, PROGRAMS, of_calls, of_programs, of_values, 
 RECORDED = recorded()
 
 
-@pytest.mark.parametrize("number", PROGRAMS)
-def test_of_programs(number):
-    assert [text_of(each) for each in of_programs(number)] == RECORDED["programs"][str(number)]
+@pytest.mark.parametrize("first", PROGRAMS[::20])
+def test_of_programs(first):
+    for number in PROGRAMS[first : first + 20]:
+        assert [text_of(each) for each in of_programs(number)] == RECORDED["programs"][str(number)], number
 
 
-@pytest.mark.parametrize("one, other", PAIRS)
-def test_of_values(one, other):
-    assert [text_of(each) for each in of_values(one, other)] == RECORDED["values"][f"{one}, {other}"]
+@pytest.mark.parametrize("first", range(0, len(PAIRS), 9))
+def test_of_values(first):
+    for one, other in PAIRS[first : first + 9]:
+        assert [text_of(each) for each in of_values(one, other)] == RECORDED["values"][f"{one}, {other}"], (one, other)
 
 
 def test_calls():
