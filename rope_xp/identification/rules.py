@@ -321,7 +321,7 @@ def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
     for factor, digits in factors:
         if factor > 1.0 and digits <= FEW_DIGITS:
             of = 1.0 - 1.0 / factor
-            error = target.errors / unscaled / of + 1e-9
+            error = target.errors / unscaled / of
             yield Ramp(base, factor, unscaled, (target.values / unscaled - 1.0 / factor) / of, error)
 
 
@@ -366,7 +366,7 @@ def _llama3(ramp: Ramp) -> Iterator[Scaling]:
             of_low = _near(1.0, low.times(length))
             high = ramp.end_where_kept(turns, of_low / length)
             of_high = inf if high is None else _near(4.0, high.widened().times(length))
-            if 0.0 < of_low <= of_high < inf:
+            if of_low <= of_high < inf:
                 yield _llama3_scaling(ramp.factor, of_low, of_high, length)
 
 
@@ -475,7 +475,7 @@ def _reversed(target: Target) -> Iterator[Rule]:
         unscaled = np.asarray(geometric(base, target.rotary_dim))
         of = 1.0 - 1.0 / factor
         kept = (1.0 - target.values / unscaled) / of
-        ramp = Ramp(base, factor, unscaled, kept, target.errors / unscaled / of + 1e-9)
+        ramp = Ramp(base, factor, unscaled, kept, target.errors / unscaled / of)
         if not (kept >= 1.0 - ramp.errors).any() or not (kept > ramp.errors).any():
             continue
         for scaling in _yarn(target, ramp):
