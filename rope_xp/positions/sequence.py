@@ -391,11 +391,9 @@ def _from_host(name: str, boundaries: list[int], like: Array | None) -> Array:
     wrong = next(falls, None) if boundaries[:1] == [0] else 0
     if wrong is not None:
         first = max(0, wrong - 5)
-        place = f", from boundary {first} on" if len(boundaries) > 10 else ""
-        raise wrong_value(
-            f"{name} must give boundaries that start with 0 and never decrease; "
-            f"got {boundaries[first : first + 10]}{place}"
-        )
+        shown = boundaries[first : first + 10]
+        place = "" if shown == boundaries else f", from boundary {first} on"
+        raise wrong_value(f"{name} must give boundaries that start with 0 and never decrease; got {shown}{place}")
     if boundaries[-1] >= 2**31:
         raise wrong_value(f"positions must fit in int32; got {boundaries[-1]} tokens")
     like = NUMPY if like is None else like

@@ -219,6 +219,28 @@ def test_nothing_is_a_prompt():
     found, delta = positions.qwen3_vl([[0, 1], [0, 0]], mask=[[0, 0], [0, 1]])
     assert (found == 0).all() and delta.tolist() == [0, 0]
     assert positions.prompt([]).positions.shape == (3, 0)
+    found, delta = positions.hunyuan_vl([], compat="transformers")
+    assert found.shape == (4, 0) and delta == 0
+
+
+def test_lists_hold_numbers_of_any_kind():
+    types, mask = [[0, 1, 1, 3], [0, 0, 0, 1]], [[1, 1, 1, 1], [0, 2, 0, 1]]
+    grids = [[1, 2, 4], [1, 2, 2]]
+    wanted = positions.qwen2_vl(types, grids, mask=mask)
+    kinds = (
+        *(lambda rows, kind=kind: np.asarray(rows, kind) for kind in ("int8", "uint8", "uint32", ">i4")),
+        lambda rows: [*map(np.asarray, rows)],
+        lambda rows: tuple(map(tuple, rows)),
+        lambda rows: [tuple(map(np.int16, row)) for row in rows],
+        lambda rows: [[*map(np.asarray, row)] for row in rows],
+    )
+    bools = [[bool(each) for each in row] for row in mask], [[np.bool(each) for each in row] for row in mask]
+    for found in (
+        *(positions.qwen2_vl(kind(types), kind(grids), mask=kind(mask)) for kind in kinds),
+        *(positions.qwen2_vl(types, grids, mask=each) for each in bools),
+    ):
+        for one, other in zip(found, wanted):
+            assert one.dtype == other.dtype and (one == other).all()
 
 
 def bad_calls(xp):

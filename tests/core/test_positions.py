@@ -111,8 +111,42 @@ def test_offsets_are_integers(xp):
             positions.consecutive(3, xp.array(offset, "float32"))
 
 
-def test_grids_go_up_to_the_greatest_integer_and_number_of_axes():
-    assert positions.grid(1, start=2**31 - 1).tolist() == [[2**31 - 1]]
+def seconds_of_two_steps(seconds):
+    video = {"video_grids": [[2, 2, 2]], "positions_per_second": 2, "seconds_per_grid": [seconds]}
+    return positions.qwen2_5_vl([2, 2], **video).positions[0]
+
+
+HOST = np.zeros((1, 1), np.int32)
+# What takes a number, the last number that it takes and its result, and the first number beyond.
+LIMITS = [
+    (lambda n: positions.prompt([([n], 1, 1)]).positions[0], 2**31 - 1, [2**31 - 1], 2**31),
+    (seconds_of_two_steps, 2**29 - 1, [0, 2**30], 2**29),  # float32 rounds them up
+    (lambda n: positions.grid(1, start=n)[0], 2**31 - 1, [2**31 - 1], 2**31),
+    (lambda n: positions.grid(1, step=n)[0], 2**31 - 1, [0], 2**31),
+    (lambda n: positions.grid(0, start=n)[0], -(2**31), [], -(2**31) - 1),
+    (lambda n: positions.grid(2, start=n, step=-1)[0], 1 - 2**31, [1 - 2**31, -(2**31)], -(2**31)),
+    (lambda n: positions.grid([n])[0], -(2**31), [-(2**31)], -(2**31) - 1),
+    (lambda n: positions.grid([n])[0], 2.0**127 - 2.0**103, [2.0**127 - 2.0**103], 2.0**127),
+    (lambda n: positions.grid([n])[0], 2.0**103 - 2.0**127, [2.0**103 - 2.0**127], -(2.0**127)),
+    (lambda n: positions.join(HOST, total=2, padding=n)[0], 2**31 - 1, [0, 2**31 - 1], 2**31),
+    (lambda n: positions.join(HOST, total=2, padding=n)[0], -(2**31), [0, -(2**31)], -(2**31) - 1),
+    (lambda n: positions.context_parallel(n, 2**20 - 1, 2**20)[-1:], 2**31, [2**31 - 1], 2**31 + 2**20),
+    (lambda n: positions.consecutive(1, axes=n)[:, 0], 1, [0], 0),
+    (lambda n: positions.normalized(n)[0], 1, [0.0], 0),
+    (lambda n: positions.hunyuan_vl([0], axes=n).positions[:, 0], 3, [0] * 3, 2),
+    (lambda n: positions.qwen2_vl([1], [[1, 1, 1]], spatial_merge_size=n).positions[:, 0], 1, [0] * 3, 0),
+    (lambda n: positions.ernie4_5_vl([2], None, [[1, 2, 2]], temporal_merge_size=n).positions[:, 0], 1, [0] * 3, 0),
+]
+
+
+@pytest.mark.parametrize(("call", "last", "wanted", "beyond"), LIMITS)
+def test_numbers_are_taken_up_to_their_limit(call, last, wanted, beyond):
+    assert call(last).tolist() == wanted
+    with pytest.raises(ValueError, match=r"; got "):
+        call(beyond)
+
+
+def test_grids_have_up_to_31_axes():
     assert positions.grid(*[1] * 31).shape == (31, 1)
     with pytest.raises(ValueError, match=r"^grid: at least one size is required, and at most 31; got 32$"):
         positions.grid(*[1] * 32)
@@ -123,6 +157,10 @@ BAD_BOUNDARIES = {
     "boundaries that start with 0 and never decrease; got [6, 7, 8, 9, 10, 11, 3, 13, 14, 15], from boundary 6 on": (
         positions.from_cu_seqlens, FALLING, 29,
     ),
+    f"got {[*range(4, 10), 3]}, from boundary 4 on": (positions.from_cu_seqlens, [*range(10), 3], 3),
+    f"got {[0, 2, 1, *range(5, 12)]}, from boundary 0 on": (positions.from_cu_seqlens, [0, 2, 1, *range(5, 13)], 12),
+    f"got {[*range(3, 9), 3]}, from boundary 3 on": (positions.from_cu_seqlens, [*range(9), 3], 3),
+    f"got {[*range(5), 3, *range(6, 10)]}": (positions.from_cu_seqlens, [*range(5), 3, *range(6, 10)], 9),
     "boundaries that start with 0 and never decrease; got [0, 2, 1]": (positions.from_cu_seqlens, [0, 2, 1], 1),
     "the last boundary, 5 (add a boundary for padding); got 6": (positions.from_cu_seqlens, [0, 2, 5], 6),
     "the last boundary, 5; got 4": (positions.from_cu_seqlens, [0, 2, 5], 4),

@@ -242,6 +242,14 @@ def test_joined_parts(parts, missing, padding):
             positions.join(*arrays, total=len(row) - 1)
 
 
+def test_joined_parts_have_the_widest_dtype():
+    """A float if one is: float32 also with int64."""
+    order = ("int32", "int64", "float32", "float64")
+    for one, other in itertools.product(order, order):
+        joined = positions.join(np.zeros(1, one), np.zeros(1, other))
+        assert joined.dtype == max(one, other, key=order.index)
+
+
 @given(
     st.integers(0, 2**31),
     st.floats(0.0, 2.0) | st.none(),
@@ -250,8 +258,8 @@ def test_joined_parts(parts, missing, padding):
 )
 def test_augmented_positions(seed, shift, jitter, rescale):
     """One shift and one factor for each axis, and one factor for all, drawn in this order."""
-    centres = positions.normalized(3, 4)
-    found = positions.augment(centres, np.random.default_rng(seed), shift=shift, jitter=jitter, rescale=rescale)
+    centres, source = positions.normalized(3, 4), np.random.default_rng(seed)
+    found = positions.augment(centres, source, shift=shift, jitter=jitter, rescale=rescale)
     drawn = iter(2 * np.random.default_rng(seed).random(5, dtype=np.float32) - 1)
     wanted = centres.astype(np.float64)
     if shift is not None:
@@ -260,4 +268,7 @@ def test_augmented_positions(seed, shift, jitter, rescale):
         wanted = wanted * jitter ** np.asarray([[next(drawn)], [next(drawn)]])
     if rescale is not None:
         wanted = wanted * rescale ** next(drawn)
+    same = np.random.default_rng(seed)
+    same.random(5 - len([*drawn]), dtype=np.float32)  # no more is drawn than is used
+    assert source.bit_generator.state == same.bit_generator.state
     assert found.dtype == np.float32 and found == pytest.approx(wanted, rel=1e-5, abs=1e-6)

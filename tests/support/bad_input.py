@@ -233,6 +233,7 @@ def builders(xp):
         (lambda: grid(2, 3, axes=[9] * 10_000), r"axes of the grid, 0 to 1; got \[9, .* 9\]"),
         (lambda: from_cu_seqlens([]), r"boundaries that start with 0 .*; got \[\]"),
         (lambda: from_lengths(integers[None, :], 4), r"one axis; got"),
+        (lambda: from_lengths(integers[0], 4), r"lengths must have one axis; got shape \(\)"),
         (lambda: context_parallel(7, 0, 2), r"divisible by 2.*; got 7"),
         (lambda: context_parallel(6, 0, 2, zigzag=True), r"divisible by 4.*; got 6"),
         (lambda: context_parallel(8, 2, 2), r"less than size=2; got 2"),
