@@ -415,7 +415,7 @@ def _boundaries(
         hint = " (add a boundary for padding)" if total > numbers[-1] else ""
         raise wrong_value(f"{name} must be the last boundary, {numbers[-1]}{hint}; got {total}")
     for sequence, (start, end) in enumerate(pairwise(numbers)):
-        if (end - start) % chunks:
+        if end % chunks:
             raise wrong_value(
                 f"each packed sequence must be divisible by {chunks}, the number of chunks (pad it); "
                 f"got {end - start} tokens in sequence {sequence}"

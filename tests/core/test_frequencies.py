@@ -204,4 +204,23 @@ TYPES = [
 
 def test_bad_rules():
     assert_all_raise(raising(VALUES, TYPES))
-    assert XPos(scale_base=1.0).scale_base == 1.0  # the least
+
+
+def test_the_least_and_the_greatest_numbers():
+    assert XPos(scale_base=1.0, centre=-(2**31)).scale_base == 1.0 and XPos(centre=2**31 - 1).centre == 2**31 - 1
+    widest = YarnScaling(**YARN, beta_fast=2.0**53, beta_slow=2.0**-53, mscale=2.0**53, mscale_all_dim=2.0**53)
+    assert widest.resolved_attention_factor == 1.0 and YARN_8K(factor=1.0, beta_fast=1.0).beta_fast == 1.0
+    assert LongRopeScaling(**{**LONG_GOOD, "original_max_position_embeddings": 2, "seq_len": 1}).is_long is False
+    assert NTKScaling(factor=2.0).frequencies(1e4, 4) == (1.0, pytest.approx(0.005))
+    assert ProportionalScaling(partial_rotary_factor=1.0).frequencies(4.0, 2) == (1.0,)
+    assert frequencies.geometric(4.0, 1) == (1.0,) and frequencies.geometric(8.0, 3) == (1.0, 0.25)  # whole pairs
+    assert frequencies.geometric(0.5, 4) == (1.0, pytest.approx(2.0**0.5))
+    assert frequencies.mixed([0.0], 4, base=1.0) == (((1.0, pytest.approx(0.0)),), ((0.0, 1.0),))
+
+
+def test_defaults_are_those_of_the_docstrings():
+    assert frequencies.mixed([0.3], 8) == frequencies.mixed(angles=[0.3], rotary_dim=8, base=10.0)
+    assert XPos() == XPos(scale_base=512.0, centre=0, gamma=0.4)
+    assert ProportionalScaling() == ProportionalScaling(partial_rotary_factor=1.0, factor=1.0)
+    assert MixedNTKScaling(factor=2.0) == MixedNTKScaling(factor=2.0, mixed_b=1.0)
+    assert YarnScaling(**YARN) == YarnScaling(**YARN, beta_fast=32.0, beta_slow=1.0, truncate=True)

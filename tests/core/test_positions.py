@@ -146,6 +146,19 @@ def test_numbers_are_taken_up_to_their_limit(call, last, wanted, beyond):
         call(beyond)
 
 
+def test_arguments_have_names():
+    tokens = np.arange(4)
+    assert positions.consecutive(seq=4, offset=0).tolist() == [*tokens]
+    assert positions.from_mask(mask=np.ones(4, bool)).tolist() == [*tokens]
+    assert positions.from_lengths(lengths=[4], total=4).tolist() == [*tokens]
+    assert positions.from_cu_seqlens(cu_seqlens=[0, 4], total=4).tolist() == [*tokens]
+    assert positions.context_parallel(seq=4, rank=0, size=1).tolist() == [*tokens]
+    assert positions.prompt(runs=[4]).positions[0].tolist() == [*tokens]
+    families = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_omni", "ernie4_5_vl", "hunyuan_vl")
+    for build in (getattr(positions, name) for name in families):
+        assert build(token_types=[0] * 4, image_grids=[]).positions[0].tolist() == [*tokens]
+
+
 def test_grids_have_up_to_31_axes():
     assert positions.grid(*[1] * 31).shape == (31, 1)
     with pytest.raises(ValueError, match=r"^grid: at least one size is required, and at most 31; got 32$"):

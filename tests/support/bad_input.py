@@ -283,6 +283,15 @@ def builders(xp):
         (lambda: grid(2, like=[1]), r"like must be an array; got list"),
         (lambda: context_parallel(8.0, 0, 2), r"^context_parallel: seq must be an int or an array; got float"),
         (lambda: context_parallel(8, 0.5, 2), r"rank must be"),
+        *(
+            (partial(call, each), r"^\w+: \w+ must be an array of integers .*; got float")
+            for each in (np.ones(3), xp.array(np.ones(3), "float32"))
+            for call in (
+                lambda reals: from_lengths(reals, 3),
+                lambda reals: from_cu_seqlens(reals, 3),
+                lambda reals: context_parallel(8, reals[0], 2),
+            )
+        ),
         (lambda: context_parallel(8, 0, 2, zigzag=integers), r"zigzag must be a bool; got"),
         (lambda: context_parallel(8, 0, 2, like=[1]), r"like must be an array; got list"),
         (lambda: context_parallel(8, 0, 2, cu_seqlens=[0.0, 8.0]), r"cu_seqlens must be a sequence of int .*; got"),
