@@ -594,6 +594,7 @@ def _finish(ax: Axes, title: str, x: str, y: str) -> Axes:
     ax.set(xlabel=x, ylabel=y)
     # `ax.set_title` would take the style of this time, and not of that when `ax` was made.
     ax.title.set(text=title, x=0.0, ha="left")
-    if any(ax.get_legend_handles_labels()[1]):
+    _, labels = ax.get_legend_handles_labels()
+    if labels:
         ax.legend(fontsize=8.5, frameon=False, labelcolor=_ink(ax), handlelength=2.6)
     return ax

@@ -70,6 +70,7 @@ def test_a_length_is_marked_once_and_has_all_its_names():
     assert [text.get_ha() for text in ax.texts] == ["left", "right"]  # they would overlap
     for context, side in ((3 * 131_072 - 1, "right"), (3 * 131_072, "left")):
         assert [text.get_ha() for text in plot.wavelengths(gemma, context=context).texts] == ["left", side]
+    assert [text.get_ha() for text in plot.wavelengths(PLAIN, context=1).texts] == ["left"]
 
 
 def test_position_axes_have_the_names_of_the_family():
@@ -87,6 +88,10 @@ def test_lengths_have_the_colour_of_their_curve():
     assert texts == {"4,096": curve["b"], "8,192": curve["a"], "131,072": curve["a"]} and len({*curve.values()}) == 2
     marks = [line.get_color() for line in ax.lines if len(line.get_ydata()) == 2]
     assert marks == [text.get_color() for text in ax.texts]
+    as_trained = CONFIGS["phi-3.5-mini-instruct"] | {"max_position_embeddings": 4096}
+    ax = plot.wavelengths(from_config(as_trained, seq_len=100))  # one embedding has the length twice
+    assert [text.get_text() for text in ax.texts] == ["trained length before scaling and length with scaling, 4,096"]
+    assert ax.texts[0].get_color() == ax.lines[0].get_color()
     ax = plot.wavelengths({"a": PLAIN, "b": SCALED, "c": SCALED.replace(base=1e6)}, context=100)
     assert {text.get_color() for text in ax.texts} == {plot.LOOKS["light"].ink}
 
@@ -156,6 +161,10 @@ def test_decay_is_the_mean_over_pairs_and_has_the_attention_factor():
     w = np.asarray(rope.inv_freq)
     expected = (0.1 * np.log(4.0) + 1) ** 2 * np.cos(np.outer(np.arange(101), w)).mean(1)
     np.testing.assert_allclose(line.get_ydata(), expected, rtol=1e-12, atol=1e-12)
+    for distance, width in ((255, 1), (256, 2), (301, 2), (384, 3)):  # the mean of each range
+        count = distance // width
+        points = plot.decay(rope, distance=distance).lines[0].get_xdata()
+        np.testing.assert_allclose(points, [0, *(width * np.arange(count) + (width + 1) / 2)], rtol=1e-12)
 
 
 def test_errors_of_phases_are_measured():
@@ -197,7 +206,7 @@ def test_every_picture_is_saved_as_it_is_drawn_with_title_and_units(kind, dark, 
     opaque = picture[picture[..., 3] == 1][:, :3].mean(1)
     assert np.median(opaque) > 0.5 if dark else opaque.min() < 0.2  # ink that the page shows
     with plt.style.context("dark_background" if dark else "default"):
-        ax = plot.PICTURES[kind](rope)
+        ax = plot.PICTURES[kind](ropes=rope)
     assert ax.get_title() and ax.get_xlabel() and ax.get_ylabel()
     ax.figure.savefig(tmp_path / "b.png", transparent=True)
     assert np.array_equal(matplotlib.image.imread(tmp_path / "b.png"), picture)
@@ -213,10 +222,17 @@ def test_pictures_look_as_when_a_person_looked(name):
     assert pictures.drawn(name) == PICTURES[name]
 
 
+def test_styles_are_as_when_a_person_looked():
+    assert pictures.styles() == PICTURES["styles"]
+
+
 def test_lines_differ_without_colour():
     ropes = {str(base): PLAIN.replace(base=base) for base in (1e3, 1e4, 1e5, 5e5, 1e6, 2e6, 5e6, 1e7)}
     lines = plot.wavelengths(ropes).lines
     assert len({(line.get_linestyle(), line.get_linewidth()) for line in lines}) == len(ropes)
+    nine = plot.wavelengths(dict.fromkeys("abc", AXES)).lines
+    looks = [(line.get_color(), line.get_linestyle(), line.get_linewidth()) for line in nine]
+    assert looks[8] == looks[0] and len({*looks}) == 8
 
 
 @pytest.mark.parametrize(
@@ -224,6 +240,9 @@ def test_lines_differ_without_colour():
     [
         (lambda: plot.wavelengths([PLAIN]), TypeError, "wavelengths: ropes must be a RotaryEmbedding or a mapping"),
         (lambda: plot.decay({}), ValueError, "decay: ropes must be 1 to 8 embeddings; got 0"),
+        (lambda: plot.decay(dict.fromkeys(range(9), PLAIN)), ValueError, "decay: ropes must be 1 to 8 .*; got 9"),
+        (lambda: plot.wavelengths({"a": PLAIN, "b": 2}), TypeError, "wavelengths: ropes must be .*; got dict"),
+        (lambda: plot.phase_error(PLAIN, context=1), ValueError, "phase_error: context must be at least 2 .*; got 1"),
         (lambda: plot.scores({"a": PLAIN, "b": PLAIN}), ValueError, "scores: ropes must be one embedding; got 2"),
         (lambda: plot.pair(PLAIN, index=64), ValueError, "pair: index must be below the number of pairs, 64; got 64"),
         (lambda: plot.sections(HEADS), ValueError, "sections: frequencies must be floats that all heads share; got"),

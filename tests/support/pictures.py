@@ -97,6 +97,11 @@ def drawn(name):
     return seen(plot.PICTURES[kind](ropes, **lengths).figure)
 
 
+def styles():
+    """What `STYLES` sets, which pictures of others may take."""
+    return [f"{name}: {key} {plain(value)}" for name, style in plot.STYLES.items() for key, value in style.items()]
+
+
 if __name__ == "__main__":
     matplotlib.use("agg")
-    GOLDEN.write_text(json.dumps({name: drawn(name) for name in PICTURES}, indent=0) + "\n")
+    GOLDEN.write_text(json.dumps({"styles": styles()} | {name: drawn(name) for name in PICTURES}, indent=0) + "\n")
