@@ -18,8 +18,10 @@ from rope_xp.huggingface.rotary import TableFormat
 from rope_xp.kernels import plan
 from rope_xp.types import Values
 
-# Two rotations in float32 of numbers below 0.7, each with two products and a sum that are rounded.
+# Two rotations in float32 of numbers up to 0.5, each with two products and a sum that are rounded.
 ROTATION_TOLERANCE = 2 * 3 * 2.0**-24
+# Sizes of the arrays in which functions are compared. All differ.
+BATCH, HEADS, TOKENS = 2, 3, 5
 
 Tensors: TypeAlias = Sequence[Tensor]
 
@@ -164,14 +166,14 @@ def _examples(signature: str, table_format: TableFormat) -> Iterator[tuple[Value
     random = torch.Generator().manual_seed(0)
     parameters = inspect.signature(APPLY_SIGNATURES[signature]).parameters
     widths = (2 * table_format.pairs, 2 * table_format.pairs + 2)
-    for width, rows in product(widths, ((2, 5), (1, 5), (5,))):
-        angles = torch.rand(*rows, table_format.pairs, generator=random, **FLOAT32_ON_CPU) * 6
+    for width, rows in product(widths, ((BATCH, TOKENS), (1, TOKENS), (TOKENS,))):
+        angles = torch.rand(*rows, table_format.pairs, generator=random, **FLOAT32_ON_CPU)
         tables = _tables_by_name(angles, table_format)
         given = {name: tables[name] for name in parameters if name in tables}
         for shapes, more in _example_shapes(parameters):
             yield (
                 {
-                    name: torch.rand(*shape, width, generator=random, **FLOAT32_ON_CPU) * 1.4 - 0.7
+                    name: torch.rand(*shape, width, generator=random, **FLOAT32_ON_CPU) - 0.5
                     for name, shape in shapes.items()
                 },
                 given | more,
@@ -190,7 +192,7 @@ def _tables_by_name(angles: Tensor, table_format: TableFormat) -> Values:
 def _example_shapes(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tuple[Values, Values]]:
     """Shapes of arrays without their channels, and arguments that are neither arrays nor tables."""
     arrays = [name for name in parameters if name in ARRAY_NAMES]
-    for shape in ((2, 3, 5), (2, 5, 3), (5, 3), (2, 3, 7)):
+    for shape in ((BATCH, HEADS, TOKENS), (BATCH, TOKENS, HEADS), (TOKENS, HEADS), (BATCH, HEADS, TOKENS + 2)):
         more: Values = {}
         if parameters.keys() >= {"x", "position_ids"}:
             more["position_ids"] = torch.zeros(*shape[:2], 2, dtype=torch.int64)
@@ -200,8 +202,8 @@ def _example_shapes(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tup
                 yield dict.fromkeys(arrays, shape), {**more, "unsqueeze_dim": axis}
     if arrays == ["q", "k"]:
         if parameters["k"].default is None:
-            yield {"q": (2, 3, 5)}, {}
-        yield {"q": (2, 3, 2), "k": (2, 3, 5)}, {}
+            yield {"q": (BATCH, HEADS, TOKENS)}, {}
+        yield {"q": (BATCH, HEADS, 2), "k": (BATCH, HEADS, TOKENS)}, {}
     if "num_k_exclude_rope" in parameters:
         yield from _example_memories(type(parameters["repeat_freqs_k"].default))
 
@@ -209,10 +211,10 @@ def _example_shapes(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tup
 def _example_memories(kind: type) -> Iterator[tuple[Values, Values]]:
     """Shapes of queries and keys of a memory. `repeat_freqs_k` is a number of repetitions, or a bool."""
     for first, last, frames in product((0, 2), (0, 2), (1, 2)):
-        keys = (2, 3, (first + 5) * frames + last)
+        keys = (BATCH, HEADS, (first + TOKENS) * frames + last)
         options = {"num_k_exclude_rope": last, "repeat_freqs_k": frames if kind is int else frames > 1}
-        yield {"q": (2, 3, 5), "k": keys}, options
-    yield {"q": (2, 3, 5), "k": (2, 3, 2)}, {"num_k_exclude_rope": 2}
+        yield {"q": (BATCH, HEADS, TOKENS), "k": keys}, options
+    yield {"q": (BATCH, HEADS, TOKENS), "k": (BATCH, HEADS, 2)}, {"num_k_exclude_rope": 2}
 
 
 def _results(function: Function, arguments: Values) -> tuple[Tensor, ...]:

@@ -38,6 +38,7 @@ CASES = {
     "latent attention, rope_interleave": ("DeepseekV3", LAYERS | {"rope_interleave": False}, {}),
     "complex tables, some layers": ("Llama4Text", {"num_hidden_layers": 4}, {}),
     "reversed": ("NanoChat", LAYERS, {}),
+    "only the last of some layers": ("SmolLM3", {"num_hidden_layers": 4, "no_rope_layers": [0, 0, 0, 1]}, {"layer": 3}),
     "sliding layers": ("Gemma3Text", {"num_hidden_layers": 6}, {"layer_type": "sliding_attention"}),
     "full layers": ("Gemma3Text", {"num_hidden_layers": 6}, {"layer_type": "full_attention"}),
     "sections": ("Qwen2VL", {}, {}),
@@ -63,7 +64,7 @@ def test_families_equal_the_table(name):
     stem, changes, options = CASES[name]
     config = getattr(transformers, f"{stem}Config")(**changes)
     before = config.to_dict()
-    found = from_transformers(config, **options)
+    found = from_transformers(config, **{name: each for name, each in options.items() if name != "layer"})
     assert config.to_dict() == before
     expected = from_config(config, compat="transformers", **options)
     assert (found.head_dim, found.axes) == (expected.head_dim, expected.axes)
@@ -95,12 +96,14 @@ class AcmeConfig(PreTrainedConfig):
 
 
 class AcmeRotaryEmbedding(nn.Module):
+    step = 3.0
+
     def __init__(self, config):
         super().__init__()
         self.config = config
 
     def forward(self, x, position_ids):
-        inv_freq = 1.0 / (1.0 + 3.0 * torch.arange(4))
+        inv_freq = 1.0 / (1.0 + self.step * torch.arange(4))
         if self.config.mistake == "positions from 2 on":
             position_ids = position_ids + 2
         angles = (position_ids[..., None] * inv_freq).repeat_interleave(2, -1)
@@ -141,6 +144,8 @@ class AcmeModel(PreTrainedModel):
         if config.mistake == "no model":
             raise RuntimeError("a part is missing")
         self.rotary_emb, self.attention = AcmeRotaryEmbedding(config), AcmeAttention(config)
+        self.tower = nn.Module()  # the attention is not in it
+        self.tower.rotary_emb = type("AcmeTowerRotaryEmbedding", (AcmeRotaryEmbedding,), {"step": 5.0})(config)
         self.post_init()
 
 
@@ -152,6 +157,8 @@ def test_a_family_of_tomorrow():
     expected = RotaryEmbedding(head_dim=12, layout="interleaved", rotary_dim=8, inv_freq=inv_freq)
     assert (found.head_dim, found.layout, found.rotary_dim, found.first_channel) == (12, "interleaved", 8, 0)
     assert from_transformers(AcmeConfig(mistake="no model")) == found  # from its classes alone
+    typed = AcmeConfig(layer_types=["full_attention"])  # of which attentions do not know theirs
+    assert from_transformers(typed, layer_type="full_attention") == found
     # Float32 rounds a frequency twice.
     np.testing.assert_allclose(found.inv_freq, inv_freq, rtol=2.0**-23)
     assert np.abs(rotated(found) - rotated(expected)).max() <= TOLERANCE

@@ -707,6 +707,39 @@ def test_apply_functions_take_arguments_by_position_and_by_name(signature):
             torch.testing.assert_close(one, other, rtol=0, atol=ROTATION_TOLERANCE)
 
 
+def test_keys_of_a_memory_repeat_the_tables_of_queries():
+    """In groups as long as the queries; the last keys are not rotated."""
+    signature = "(q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False)"
+    angles, k = torch.rand(5, 4), torch.rand(2, 3, 11, 8)
+    apply = apply_function(signature, TableFormat("once", False, Rotation("half", "half"), False, 4), None)
+    tables = angles.cos(), angles.sin()
+    first, _ = apply(k[..., :5, :], k[..., :5, :], *tables)
+    second, whole = apply(k[..., 5:10, :], k[..., 5:10, :], *tables)
+    assert torch.equal(second, whole)
+    _, found = apply(k[..., :5, :], k, *tables, num_k_exclude_rope=1, repeat_freqs_k=True)
+    assert torch.equal(found, torch.cat((first, second, k[..., 10:, :]), -2))
+
+
+@pytest.mark.parametrize(
+    "columns, order",
+    [
+        ("halves", [0, 1, 2, 3, 0, 1, 2, 3]),
+        ("neighbours", [0, 0, 1, 1, 2, 2, 3, 3]),
+        ("blocks", [0, 1, 0, 1, 2, 3, 2, 3]),
+        ("once", [0, 1, 2, 3]),
+    ],
+)
+def test_columns_of_tables_are_repeated_and_read_back(columns, order):
+    cos, sin = torch.rand(2, 3, 2, 4)
+    table_format = TableFormat(columns, False, Rotation("half", "half", 0, 2), False, 4)
+    upstream = table_format.to_upstream(cos, sin)
+    assert torch.equal(upstream[0], cos[..., order]) and torch.equal(upstream[1], sin[..., order])
+    for one, other in zip(table_format.to_columns(*upstream), (cos, sin)):
+        assert torch.equal(one, other)
+    as_complex = table_format._replace(is_complex=True).to_upstream(cos, sin)
+    assert torch.equal(as_complex, torch.complex(*upstream))
+
+
 def test_an_older_transformers_is_an_import_error():
     said = bad_input.import_error("rope_xp.huggingface", "import transformers; transformers.__version__ = '4.57.1'")
     assert said.strip() == "rope_xp.huggingface: transformers must be 5 or newer; got 4.57.1"

@@ -215,8 +215,9 @@ def test_a_state_dict_with_other_frequencies():
     theirs, weights = logits(model, inputs), {name: each.clone() for name, each in model.state_dict().items()}
     names = [name for name in weights if name.endswith("inv_freq")]
     right = logits(patch(model), inputs)
-    for assign in (False, True):
-        other = {name: each * 2 if name in names else each.clone() for name, each in weights.items()}
+    changes = (lambda each: each * 2, lambda each: each[:-1], lambda each: each.to("meta"))
+    for assign, change in product((False, True), changes):
+        other = {name: change(each) if name in names else each.clone() for name, each in weights.items()}
         said = r"patch: esm\..*inv_freq must have the values of the config; got others"
         refused(RuntimeError, said, lambda other=other, assign=assign: model.load_state_dict(other, assign=assign))
         assert torch.equal(logits(model, inputs), right)
