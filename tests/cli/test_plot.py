@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import array_api_strict
 import errors
 import matplotlib.image
 import matplotlib.pyplot as plt
@@ -22,6 +23,7 @@ YARN = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
 LLAMA3 = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 SCALED = RotaryEmbedding(head_dim=128, layout="half", base=5e5, scaling=LLAMA3)
 AXES = RotaryEmbedding(head_dim=128, layout="half", base=1e6, sections=Sections((16, 24, 24), order="chunked"))
+LEARNED = RotaryEmbedding(head_dim=4, layout="half", inv_freq=array_api_strict.ones(2))
 HEADS = RotaryEmbedding(head_dim=4, layout="half", inv_freq=(((1.0, 0.5), (0.5, 0.1)), ((0.0, 0.0), (1.0, 0.5))))
 
 
@@ -245,7 +247,8 @@ def test_lines_differ_without_colour():
         (lambda: plot.phase_error(PLAIN, context=1), ValueError, "phase_error: context must be at least 2 .*; got 1"),
         (lambda: plot.scores({"a": PLAIN, "b": PLAIN}), ValueError, "scores: ropes must be one embedding; got 2"),
         (lambda: plot.pair(PLAIN, index=64), ValueError, "pair: index must be below the number of pairs, 64; got 64"),
-        (lambda: plot.sections(HEADS), ValueError, "sections: frequencies must be floats that all heads share; got"),
+        (lambda: plot.sections(HEADS), ValueError, "sections: frequencies must be floats .*; got those of 2 heads"),
+        (lambda: plot.scores(LEARNED), ValueError, "scores: frequencies must be floats .*; got an array"),
         (lambda: plot.scaling(PLAIN.replace(base=None, inv_freq=(1.0,))), ValueError, "scaling: embeddings must have"),
         (lambda: plot.phase_error(PLAIN, context=2**24 + 1), ValueError, "phase_error: context must be at least 2 and"),
         (lambda: plot.save("a.jpg", "pair", PLAIN), ValueError, "save: output must end in .png or .svg; got 'a.jpg'"),
