@@ -126,7 +126,7 @@ def imported() -> list[Any]:
 def to_host(x: Any) -> np.ndarray:
     if is_torch(x):
         return x.detach().cpu().double().numpy()
-    if dtype_name(x.dtype) == "bfloat16" and not is_jax(x):  # NumPy cannot read the bfloat16 of other libraries
+    if dtype_name(x.dtype) == "bfloat16":  # NumPy cannot read the bfloat16 of every library
         x = astype(x, namespace(x).float32)
     copied = next((name for name in ("get", "unwrap_numpy") if hasattr(x, name)), None)  # of CuPy, of ndonnx
     return np.asarray(x if copied is None else getattr(x, copied)()).astype(np.float64)

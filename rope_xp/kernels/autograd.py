@@ -88,12 +88,11 @@ def prepare(xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: obj
     program = kernel.prepare(xs, angles, rotation, inplace) if _are_constant(angles) else None
     if program is None or _need_no_derivative(xs):
         return InPlace(program) if inplace and program is not None else program
-    views = [[(tensor.shape, tensor.stride()) for tensor in group] for group in angles]
-    is_same = all([each == views[0] for each in views])
-    is_same = is_same and all([one is other for group in angles for one, other in zip(group, angles[0])])
+    is_same = all([one is other for group in angles for one, other in zip(group, angles[0])])
     if inplace or not is_same or _is_transforming() or not all([_is_memory(x) and _has_derivative(x) for x in xs]):
         return None
-    return Differentiable(program, rotation, kernel, views[0], Plans())
+    views = [(tensor.shape, tensor.stride()) for tensor in angles[0]]
+    return Differentiable(program, rotation, kernel, views, Plans())
 
 
 def _are_constant(angles: Angles) -> bool:

@@ -175,6 +175,10 @@ def test_real_positions_in_float64(xp):
 def test_real_positions_out_of_range_are_not_a_number(xp):
     positions = xp.array([np.nan, np.inf, -np.inf, 2.0**31, -(2.0**40)], "float32")
     assert_not_numbers(xp, embedding().sincos(positions))
+    rope = RotaryEmbedding(head_dim=4, layout="half", inv_freq=((1.0, 0.5), (0.5, 0.25)))
+    for where in ([[np.nan, 1.0], [0.0, 1.0]], [[0.0, 1.0], [np.nan, 1.0]]):  # on one of two axes
+        for table in rope.sincos(xp.array(np.asarray(where), "float32")):
+            assert np.isnan(xp.numpy(table)).tolist() == [[True, True], [False, False]]
 
 
 def test_learned_frequencies_have_the_bits_of_floats(xp):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from libraries import LIBRARIES
+from numpy.lib.array_utils import byte_bounds
 from samples import radians
 
 from rope_xp.arrays import memory, signature
@@ -185,3 +186,36 @@ def test_addresses_of_numpy_arrays():
     whole = np.zeros((4, 6))
     for x in (whole, whole[1:, ::-2], whole[::-1].T, np.zeros((0, 3)), np.zeros(3).view(np.recarray)):
         assert memory.functions(x).addresses([x]) == [x.__array_interface__["data"][0]]
+
+
+def test_views_of_arrays_hold_the_same_numbers():
+    """Their extents are those of NumPy; complex numbers and halves of rows need adjacent numbers."""
+    whole = np.random.default_rng(0).uniform(-1.0, 1.0, (4, 6, 8)).astype(np.float32)
+    apart = [whole[..., ::-1], whole[..., ::2], whole.T, np.broadcast_to(whole[..., :1], whole.shape)]
+    for x in (
+        whole,
+        whole[:, ::-2],
+        whole[1:, 1:, 1:7],
+        whole.transpose(1, 0, 2),
+        whole.astype(float),
+        whole[0],
+        *apart,
+    ):
+        start, low, high = x.__array_interface__["data"][0], *byte_bounds(x)
+        assert memory.extent(x) == (low, high) and memory.reach(x) == (low - start, high - start)
+        numbers, halves = memory.complex_view(x), memory.views_as_halves(whole, x)
+        adjacent = not any(x is each for each in apart)
+        assert (numbers is not None) == (halves is not None) == memory.has_contiguous_rows(x) == adjacent
+        if adjacent:
+            assert np.shares_memory(numbers, x) and np.shares_memory(halves[1], x)
+            np.testing.assert_array_equal(np.stack([numbers.real, numbers.imag], -1).reshape(x.shape), x)
+            assert halves[1].shape == (*x.shape[:-1], 2) and halves[1].tobytes() == x.tobytes()
+        rows = memory.with_contiguous_rows(x)
+        assert (rows is x) == adjacent and memory.has_contiguous_rows(rows) and (rows == x).all()
+    assert (
+        memory.complex_view(whole.astype(">f4")) is None and memory.with_contiguous_rows(whole.astype(">f4")) is not x
+    )
+    assert memory.extent(whole[:0]) == (0, 0) and memory.complex_view(whole[:0]) is None
+    for other, are_apart in ((whole[2:], True), (whole[1:, 5:], False), (whole[:2], False), (whole[:1:-1], True)):
+        for pieces in ([whole[:2], other], [other, whole[:2]]):
+            assert memory.extents(pieces).are_apart(pieces) is are_apart

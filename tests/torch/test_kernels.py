@@ -19,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
+from rope_xp.arrays import memory
+from rope_xp.kernels import autograd
 
 random = LIBRARIES["torch"].random
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
@@ -307,6 +309,43 @@ def test_modes_see_the_operations(by):
     with Watch() as watch:
         result.sum().backward()
     assert "mul" in watch.seen
+
+
+def test_kernels_read_plain_memory_that_nobody_watches():
+    """Whether a tensor is one, without derivatives; and with or without them."""
+
+    def found(x):
+        return autograd.is_constant(x), autograd.runs_eagerly(x)
+
+    leaf, fixed = torch.nn.Parameter(X), torch.nn.Parameter(X, requires_grad=False)
+    assert [*map(found, (X, fixed, leaf))] == [(True, True), (True, True), (False, True)]
+    with Watch():
+        assert found(X) == (False, False)
+    within = []
+    torch.func.grad(lambda y: within.extend(map(found, (y, X))) or y.sum())(X)
+    assert within == [(False, False), (False, True)]
+    with forward_ad.dual_level():
+        assert found(forward_ad.make_dual(X, X)) == (False, True)
+    negated = torch.view_as_complex(torch.stack([X, -X], dim=-1)).conj().imag
+    for other in (X.as_subclass(Named), torch._efficientzerotensor((5, 3)), negated, X.to_sparse()):
+        assert found(other) == (False, False)
+
+
+def test_views_of_tensors_hold_the_same_numbers():
+    """Complex numbers begin at every second number; 16 bits come back from float32 in their own dtype."""
+    whole = random(4, 6, 10)
+    odd = [whole.as_strided((4, 3, 4), strides) for strides in ((60, 5, 1), (15, 6, 1), (60, 10, 2))]
+    some = [whole[..., 1:9], whole[..., 1:], whole[..., ::2], whole.flatten()[1:5], *odd]
+    for x in (whole, whole.double(), whole.transpose(0, 1), whole[:, 1:, 2:], whole.flatten(), whole[0, 0], *some):
+        view = memory.complex_view(x)
+        assert (view is None) == any(x is each for each in some)
+        if view is not None:
+            assert view.data_ptr() == x.data_ptr() and torch.equal(torch.view_as_real(view).flatten(-2), x)
+    assert memory.complex_view(whole.half()) is None and memory.complex_view(whole[:, :0]) is None
+    for dtype in (torch.float16, torch.bfloat16):
+        to, back = memory.to_and_from_float32(whole.to(dtype))
+        assert to(whole.to(dtype)).dtype == torch.float32 and torch.equal(back(to(whole.to(dtype))), whole.to(dtype))
+        assert back(to(whole)).dtype == dtype
 
 
 @pytest.mark.parametrize("by", KERNELS)
