@@ -109,6 +109,19 @@ def test_positions_of_int32_lose_nothing_but_one_rounding(xp):
         assert_close(xp, sincos, exact, 4e-16)
 
 
+@pytest.mark.parametrize(
+    "inv_freq", [((-1.0, 0.5), (0.5, -0.25)), ((0.0, 0.5), (-1.0, 0.0)), ((-0.5, 0.0), (0.0, 1.0))]
+)
+def test_angles_are_sums_over_axes(xp, inv_freq):
+    """Also of negative frequencies, and of pairs that follow one axis each."""
+    where = np.asarray([[3, 100, -7, 9], [8, 0, 5, -20]])
+    angles = where.T @ np.asarray(inv_freq)
+    rope = RotaryEmbedding(head_dim=4, layout="half", inv_freq=inv_freq)
+    for kind in ("int32", "float32"):
+        sincos = rope.sincos(xp.array(where, kind))
+        assert_close(xp, sincos, (np.sin(angles), np.cos(angles)), ROUNDING)
+
+
 def test_phases_are_the_same_integers_everywhere(xp):
     inv_freq = (*geometric(10_000.0, 14), 3.7, -0.3, 804.25)
     (row,) = exact_phases.Frequencies(inv_freq).rows

@@ -280,6 +280,8 @@ def builders(xp):
         (lambda: grid(2, 3, axes=[0.5] * 10_000), r"axes must be a sequence of int; got \[0.5, .* 0.5\]"),
         (lambda: prompt([[1] * 10_000]), r"a run must be an int or .*; got \[1, .* 1\]"),
         (lambda: from_lengths([1.5]), r"lengths must be a sequence of int.*; got \[1.5\]"),
+        (lambda: from_lengths(None), r"lengths must be a sequence of int.*; got None"),
+        (lambda: from_cu_seqlens("034"), r"cu_seqlens must be a sequence of int.*; got '034'"),
         (lambda: grid(2, like=[1]), r"like must be an array; got list"),
         (lambda: context_parallel(8.0, 0, 2), r"^context_parallel: seq must be an int or an array; got float"),
         (lambda: context_parallel(8, 0.5, 2), r"rank must be"),
