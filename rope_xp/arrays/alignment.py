@@ -71,7 +71,7 @@ def leading_axes(name: str, positions: Array, axes: int) -> int:
     if axes == 1:
         return 0
     checks.array(name, positions)
-    if positions.ndim < 1 or positions.shape[0] != axes:
+    if tuple(positions.shape[:1]) != (axes,):
         raise wrong_value(
             f"{name} must have its {axes} position axes first, such as ({axes}, seq); "
             f"got shape {checks.shape(positions)}"
@@ -135,7 +135,7 @@ def _broadcast_shape(shape: Sequence[int], target: tuple[int, ...], seq_axis: in
     if seq_axis is None or not len(shape) or len(shape) > len(target):
         return None
     batch, seq = tuple(shape[:-1]), shape[-1]
-    if len(batch) > seq_axis or not _equal_sizes(seq, target[seq_axis]) or (batch and not _broadcasts(batch, target)):
+    if len(batch) > seq_axis or not _equal_sizes(seq, target[seq_axis]) or not _broadcasts(batch, target):
         return None
     return (*batch, *(1,) * (seq_axis - len(batch)), seq, *(1,) * (len(target) - 1 - seq_axis))
 

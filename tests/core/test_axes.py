@@ -85,6 +85,16 @@ def test_position_zero_leaves_prefix_tokens_alone(xp):
     np.testing.assert_array_equal(xp.numpy(rope(x, positions=where, seq_dim=1))[:, :2], xp.numpy(x)[:, :2])
 
 
+def test_a_single_vector_has_a_position_on_each_axis(xp):
+    x, rope = xp.random(5, 14), embedding(base=100.0, sections=Sections((3, 4), order="axial"))
+    where = np.asarray([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]], np.int32)
+    rotated = rope(x, positions=where, seq_dim=0)
+    for row in range(5):
+        sincos = rope.sincos(where[:, row], like=x)
+        assert_numbers(xp, rope.rotate(x[row, :], sincos, seq_dim=0), xp.numpy(rotated)[row])
+        assert_numbers(xp, rope(x[row, :], positions=where[:, row], seq_dim=0), xp.numpy(rotated)[row])
+
+
 def test_reverse_rotates_by_the_negative_angles(xp):
     x, where = xp.random(2, 5, 3, 14), np.arange(5)
     forth, back = (embedding(base=100.0, reverse=reverse) for reverse in (False, True))

@@ -18,7 +18,7 @@ from rotations import WRITABLE, copied, in_bytes
 from samples import embedding, radians, random
 
 from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
-from rope_xp.arrays import libraries
+from rope_xp.arrays import libraries, memory
 
 NUMPY = LIBRARIES["numpy"]
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
@@ -142,6 +142,11 @@ def test_small_float16_is_rounded_once():
     x, cos = np.full((8, 128, 128), 2.0**-14, np.float16), np.full((8, 64), 2.0**-11 + 2.0**-26, np.float32)
     result = apply_rotary_pos_emb(x, (np.zeros_like(cos), cos), layout="half", kernel="blocked")
     assert (result == np.float16(2.0**-24)).all()
+
+
+def test_small_numbers_of_float16_are_told_by_their_bits():
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    assert [memory.are_small(each) for each in halves[:, None]] == (np.abs(halves) < 2**14).tolist()
 
 
 @pytest.mark.parametrize("largest", [2.0**14, np.inf, np.nan], ids=str)

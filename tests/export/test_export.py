@@ -236,6 +236,8 @@ def test_the_operator_of_onnx(options, layout, num_heads, dtype):
     rope = RotaryEmbedding(head_dim=16, layout=layout, base=10_000.0, **options)
     model = to_onnx_rotary_embedding(rope, num_positions=100_001, num_heads=num_heads, dtype=dtype)
     assert [each.version for each in model.opset_import] == [23]
+    attributes = {each.name for each in model.graph.node[0].attribute}
+    assert ("rotary_embedding_dim" in attributes) == ("rotary_dim" in options)
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for batch, seq in [(1, 1), (2, 5), (3, 100)]:
