@@ -106,7 +106,7 @@ def _rotate_by(
 ) -> list[Any]:
     """Rotate by aligned angles, each array with the kernel of that name. Arrays of one kernel may need one launch."""
     name = names[0]
-    if len(names) > 1 and len(set(names)) > 1:
+    if len(set(names)) > 1:
         return [
             _rotate_by([name], [x], [angles_of_x], rotation, inplace, requested=requested)[0]
             for name, x, angles_of_x in zip(names, xs, angles)

@@ -19,6 +19,7 @@ from samples import embedding, radians, random
 
 from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
 from rope_xp.arrays import libraries, memory
+from rope_xp.kernels import reference
 
 NUMPY = LIBRARIES["numpy"]
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
@@ -142,6 +143,18 @@ def test_small_float16_is_rounded_once():
     x, cos = np.full((8, 128, 128), 2.0**-14, np.float16), np.full((8, 64), 2.0**-11 + 2.0**-26, np.float32)
     result = apply_rotary_pos_emb(x, (np.zeros_like(cos), cos), layout="half", kernel="blocked")
     assert (result == np.float16(2.0**-24)).all()
+
+
+@pytest.mark.parametrize("layout, blocks", [("half", 1), ("half", 3), ("interleaved", 1)])
+def test_the_order_of_pairs_is_that_of_their_channels(layout, blocks):
+    """It stands for the views where sizes are unknown."""
+    x, order = random(2, 12), reference._pair_order(6, layout, blocks)
+    first, second = reference.split_pairs(np, x, layout, blocks)
+    pairs = np.concatenate([first, second], axis=-1)
+    np.testing.assert_array_equal(reference._reorder(np, x, order), pairs)
+    np.testing.assert_array_equal(reference._reorder(np, pairs, np.argsort(order)), x)
+    np.testing.assert_array_equal(reference.join_pairs(np, first, second, layout, blocks), x)
+    assert reference._reorder(np, x, np.arange(12)) is x
 
 
 def test_small_numbers_of_float16_are_told_by_their_bits():
