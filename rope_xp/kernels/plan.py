@@ -145,7 +145,7 @@ def execute(
 
 
 def angles_of_call(plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tables: Any, positions: Array) -> Angles:
-    if plan.source == "tables" or plan.source == "rows":
+    if plan.source in ("tables", "rows"):
         if plan.divides:
             tables = rope._scale.inverted(*tables)
         if plan.source == "rows":

@@ -487,7 +487,7 @@ def _cells(axis_positions: Sequence[Array], block: int | Sequence[int], axes: Se
     for count, size in zip(counts, blocks):
         if not isinstance(size, int):
             raise wrong_type(f"block must be an int, or one for each axis; got {checks.shown(size)}")
-        if size < 1 or (size > 1 and count % size):
+        if size < 1 or count % size:
             raise wrong_value(f"block must be at least 1 and divide the size of its axis, {count}; got {size}")
     rows = _rows(axes, len(axis_positions))
     xp = libraries.namespace(axis_positions[0])
