@@ -129,6 +129,13 @@ def test_positions_have_the_axes_of_a_call(xp):
         assert_numbers(xp, changed, truth, 2 * tolerance("float32", 1.0))
 
 
+@pytest.mark.parametrize("delta", [2**31 - 1, -(2**31)])
+def test_keys_shift_by_every_integer_of_32_bits(xp, delta):
+    rope, k = embedding(), xp.random(2, 5, 3, 14)
+    far = rope(k, positions=xp.array(np.full(5, delta), "int32"), seq_dim=1)
+    assert_numbers(xp, rope.shift(k, delta, seq_dim=1), far, 2 * tolerance("float32", 1.0))
+
+
 def decoded(rope_of, keys):
     """The cache after each token: keys are rotated when they come, and change when the frequencies of the length do."""
     cache, rope = keys[:0], None

@@ -87,6 +87,7 @@ def arrays(xp, x):
         (at(range(4), sincos=good), r"^RotaryEmbedding: positions must .*; got shape \(4,\) for x of shape"),
         (at(range(5), sincos=table(xp, 2, 5, 7)), r"^RotaryEmbedding: tables .*\(rows, pairs\) .*; got .*\(2, 5, 7\)"),
         (at(range(5), sincos=table(xp, 0, 7)), r"tables must be \(rows, pairs\) .*; got shape \(0, 7\)"),
+        (at(range(5), sincos=table(xp, 7)), r"tables must be \(rows, pairs\) .*; got shape \(7,\)"),
         (at(range(5), sincos=table(xp, 9, 5)), r"7 pairs, .*; got .*\(9, 5\)"),
         (at(range(5), sincos=good, heads_dim=2), r"positions must select rows of .*; got heads=None and heads_dim=2"),
         (partial(decayed, x, sincos=good, seq_dim=1), r"sincos must be given without xpos; got xpos=XPos"),
