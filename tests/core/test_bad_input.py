@@ -60,6 +60,15 @@ def test_messages_about_long_arguments_are_short(name):
     assert not wrong
 
 
+def test_long_values_are_shown_by_their_ends():
+    short, long = "ab" * 199, "".join(map(str, range(200)))  # with quotes, 400 characters and more
+    for value, said in ((short, repr(short)), (short + "c", None), (long, None)):
+        with pytest.raises(TypeError) as raised:
+            positions.from_lengths(value)
+        said = said or f"{repr(value)[:250]} ... {repr(value)[-100:]}"
+        assert str(raised.value).endswith(f"; got {said}")
+
+
 def test_embeddings():
     assert_all_raise(bad_input.embeddings())
 

@@ -1,5 +1,6 @@
 """Scaling rules against mpmath, written from the papers' formulas."""
 
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -161,6 +162,7 @@ VALUES = [
     (lambda: NTKScaling(factor=2.0).frequencies(1e4, 2), r"rotary_dim must be at least 4; got 2"),
     (lambda: MixedNTKScaling(factor=2.0, mixed_b=0), r"mixed_b must be greater than 0; got 0"),
     (lambda: DynamicNTKScaling(factor=2.0, max_position_embeddings=0), r"must be at least 1 and .*; got 0"),
+    (lambda: DynamicNTKScaling(factor=2.0, max_position_embeddings=2**53), r"and below 2\*\*53; got 9007199254740992"),
     (lambda: YarnScaling(**YARN, beta_fast=1, beta_slow=2), r"beta_fast must be at least beta_slow=2"),
     (lambda: YarnScaling(**YARN, beta_fast=1e308), r"YarnScaling: beta_fast must be at most 9.0.*; got 1e\+308"),
     (lambda: YarnScaling(**YARN, beta_slow=5e-324), r"YarnScaling: beta_slow must be at least 1.1.*; got 5e-324"),
@@ -211,6 +213,10 @@ def test_the_least_and_the_greatest_numbers():
     widest = YarnScaling(**YARN, beta_fast=2.0**53, beta_slow=2.0**-53, mscale=2.0**53, mscale_all_dim=2.0**53)
     assert widest.resolved_attention_factor == 1.0 and YARN_8K(factor=1.0, beta_fast=1.0).beta_fast == 1.0
     assert LongRopeScaling(**{**LONG_GOOD, "original_max_position_embeddings": 2, "seq_len": 1}).is_long is False
+    for length in (1, 2**53 - 1):
+        assert DynamicNTKScaling(factor=2.0, max_position_embeddings=length).max_position_embeddings == length
+    for greatest in (sys.float_info.max, -sys.float_info.max):
+        assert frequencies.evenly_spaced(greatest, 0.0, 1) == (greatest,)
     assert NTKScaling(factor=2.0).frequencies(1e4, 4) == (1.0, pytest.approx(0.005))
     assert ProportionalScaling(partial_rotary_factor=1.0).frequencies(4.0, 2) == (1.0,)
     assert frequencies.geometric(4.0, 1) == (1.0,) and frequencies.geometric(8.0, 3) == (1.0, 0.25)  # whole pairs

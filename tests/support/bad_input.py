@@ -90,6 +90,7 @@ def arrays(xp, x):
         (at(range(5), sincos=table(xp, 7)), r"tables must be \(rows, pairs\) .*; got shape \(7,\)"),
         (at(range(5), sincos=table(xp, 9, 5)), r"7 pairs, .*; got .*\(9, 5\)"),
         (at(range(5), sincos=good, heads_dim=2), r"positions must select rows of .*; got heads=None and heads_dim=2"),
+        (apply(x, table(xp)), r"tables must have 1 to 7 pairs on .*; got tables of shape \(\) for x of shape"),
         (partial(decayed, x, sincos=good, seq_dim=1), r"sincos must be given without xpos; got xpos=XPos"),
         (apply(x, table(xp, 5, 8)), r"1 to 7 pairs.*; got .*\(5, 8\).*\(2, 5, 3, 14\)"),
         (apply(x, table(xp, 5, 14)), r"1 to 7 pairs.*; got .*\(5, 14\)"),
@@ -190,6 +191,10 @@ def embeddings():
         ({"base": None, "inv_freq": [1.0, float("inf")]}, r"inv_freq must be below 65536 .*; got"),
         ({"base": None, "inv_freq": np.asarray([1.0, -65536.0])}, r"inv_freq must be below 65536 .*; got"),
         ({"attention_factor": 0.0}, r"attention_factor must be greater than 0; got 0.0"),
+        (
+            {"base": None, "inv_freq": (((1.0,) * 7,) * 3,), "xpos": XPos()},
+            r"xpos must be given with one position axis",
+        ),
         ({"phase": "fast"}, r"phase must be \"exact\" .*; got 'fast'"),
         ({"kernel": "fast"}, r"^RotaryEmbedding: kernel must be .*; got 'fast'"),
     ]
