@@ -1,9 +1,18 @@
 """Reports say what is recorded in `goldens/reports.json`, which `make_reports.py` writes."""
 
+import sys
+
 import pytest
 from recorded import CALLED, PAIRS, PROGRAMS, of_calls, of_programs, of_values, recorded, text_of
 
 RECORDED = recorded()
+
+
+@pytest.fixture(autouse=True)
+def no_frameworks(monkeypatch):
+    """Functions are called with arrays of the libraries that are imported: here with NumPy's alone."""
+    for name in ("torch", "jax"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 @pytest.mark.parametrize("first", PROGRAMS[::20])
