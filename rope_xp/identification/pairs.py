@@ -242,7 +242,7 @@ def _offset(
     offset = 2 * pi * turns / frequencies[order[0]]
     for w, of_pair in zip(frequencies[order], start[order]):
         offset = offset + wrapped(of_pair - w * offset) / w
-    error = error_of(roundoff) / abs(frequencies[order[-1]])
+    error = error_of(roundoff) / abs(float(frequencies[order[-1]]))
     rest = np.abs(wrapped(start - offset[:, None] * frequencies))
     # Phases may be products in float32.
     allowed = errors + np.abs(frequencies) * ROUNDOFF["float32"] * roundings(frequencies)

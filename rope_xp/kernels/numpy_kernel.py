@@ -14,6 +14,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rope_xp.arrays import exact_phases, libraries, memory, threads
 from rope_xp.kernels.reference import Angles, Rotation, Tables, join_pairs, split_pairs
@@ -329,7 +330,7 @@ def integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
     return whole.astype(np.int64), np.where(known, numbers - whole, np.nan).astype(np.float64)
 
 
-def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> Any:
+def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> NDArray[np.float64]:
     """Sine and cosine of unsigned numbers whose last digit is at this place, "2 numbers pairs"."""
     low_table = _digit_angles(inv_freq, place)
     if numbers.max(initial=0) <= _LARGEST_DIGIT:
@@ -341,12 +342,14 @@ def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> Any:
 
 
 def _angles_of_one(number: int, inv_freq: tuple[float, ...]) -> Any:
-    digits = [number >> shift & _LARGEST_DIGIT for shift in range(0, number.bit_length() or 1, _BITS)]
-    if next(_calls(inv_freq)):
-        angles = [_digit_angles(inv_freq, place)[:, digit] for place, digit in enumerate(digits)]
-    else:  # frequencies that follow the length come once: no other digit is needed
-        angles = _of_digits(digits, np.arange(len(digits)), inv_freq).swapaxes(0, 1)
-    return reduce(_added, reversed([*angles]))
+    digits = number.to_bytes(8, "little").rstrip(b"\0") or b"\0"
+    places = range(len(digits))[::-1]
+    if not next(_calls(inv_freq)):  # frequencies that follow the length come once: no other digit is needed
+        return reduce(_added, _of_digits([*digits[::-1]], np.asarray(places), inv_freq).swapaxes(0, 1))
+    angles = _digit_angles(inv_freq, places[0])[:, digits[-1]]
+    for place in places[1:]:
+        angles = _added(angles, _digit_angles(inv_freq, place)[:, digits[place]])
+    return angles
 
 
 @lru_cache(maxsize=32)
@@ -360,14 +363,16 @@ def _added(angles: Any, others: Any) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=32)  # 256 kB each for 64 pairs
-def _digit_angles(inv_freq: tuple[float, ...], place: int) -> Any:
+def _digit_angles(inv_freq: tuple[float, ...], place: int) -> NDArray[np.float64]:
     """Sine and cosine of all digits at a place, "2 digits pairs"."""
-    table = _of_digits(np.arange(_LARGEST_DIGIT + 1), place, inv_freq)
+    table = _of_digits(range(_LARGEST_DIGIT + 1), place, inv_freq)
     table.flags.writeable = False
     return table
 
 
-def _of_digits(digits: Any, places: Any, inv_freq: tuple[float, ...]) -> Any:
+def _of_digits(
+    digits: Sequence[int], places: int | NDArray[np.int64], inv_freq: tuple[float, ...]
+) -> NDArray[np.float64]:
     # Of negative positions, because the last place of 64 bits has no positive ``2**63``.
     positions = -(np.asarray(digits, dtype=np.int64) << _BITS * places)
     sin, cos = exact_phases.sin_cos(positions, exact_phases.Frequencies(inv_freq), np.float64)

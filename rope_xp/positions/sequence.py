@@ -376,7 +376,7 @@ def _numbers(name: str, values: Any) -> list[int] | None:
             return values.tolist()
     elif isinstance(values, Sequence) and all(checks.is_int(value) for value in values):
         return [checks.plain(value) for value in values]
-    elif libraries.namespace(values) is None:
+    elif isinstance(values, Sequence) or libraries.namespace(values) is None:
         raise wrong_type(f"{name} must be a sequence of int or an integer array; got {checks.shown(values)}")
     else:
         checks.array(name, values)

@@ -5,7 +5,6 @@ import json
 import re
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +15,7 @@ from rope_xp import RotaryEmbedding, Sections, XPos, YarnScaling, compare, from_
 from rope_xp.comparison.measures import _first_of_pair, change_at
 from rope_xp.comparison.report import Comparison, Difference, number
 from rope_xp.identification.behaviour import behaviour_of
+from rope_xp.modules import RotaryModule
 from rope_xp.reports import short_repr
 
 WIDTH, CONTEXT = 8, 300
@@ -313,7 +313,7 @@ class Called(Given):
 def test_what_is_compared_in_words(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG))
-    module = SimpleNamespace(rope=OF_CONFIG)
+    module = RotaryModule(OF_CONFIG, seq_dim=1)
     function = partial(Called(), positions=3)
     known, scaled = (short_repr(from_config(CONFIG, flags=flags)) for flags in (None, FLAGS))
     for given, words, with_flags in (
