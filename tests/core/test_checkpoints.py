@@ -525,6 +525,12 @@ def test_folders_without_tensors(tmp_path):
     for i in range(2):
         write_gguf(tmp_path / f"{i}.gguf", "llama")
     assert error() == "'FOLDER', a folder of 2 GGUF files: give one of them"
+    for i in range(2):
+        (tmp_path / f"{i}.gguf").rename(tmp_path / f"model-0000{i + 1}-of-00002.gguf")
+    assert identify_checkpoint(tmp_path).path == str(tmp_path / "model-00001-of-00002.gguf")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ValueError, match=r"loop must be a file or a folder; got Too many levels of symbolic links$"):
+        identify_checkpoint(tmp_path)
 
 
 def test_paths(tmp_path, monkeypatch):
