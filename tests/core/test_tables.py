@@ -90,7 +90,9 @@ def test_real_positions(xp, kernel, positions, quarters):
     mixed = xp.array(np.concatenate([whole, whole + quarters / 4, [np.nan, np.inf, 2.0**31]]), "float32")
     found, reference = (tables(xp, mixed, inv_freq, each) for each in (kernel, "reference"))
     integers = tables(xp, xp.array(whole, "int32"), inv_freq, kernel)
-    for table, exact, of_integers in zip(found, reference, integers, strict=True):
+    alone = tables(xp, mixed[len(whole) : len(whole) + 1], inv_freq, kernel)
+    for table, exact, of_integers, of_one in zip(found, reference, integers, alone, strict=True):
+        np.testing.assert_array_equal(table[len(whole)], of_one[0])
         np.testing.assert_array_equal(table[: len(whole)], of_integers)
         np.testing.assert_array_equal(np.isnan(table), np.isnan(exact))
         assert np.isnan(table[-3:]).all() and np.nanmax(np.abs(table - exact)) <= 2 * APART
