@@ -118,7 +118,10 @@ def mutated(source, operator, occurrence):
     except SyntaxError:
         return None
     lines = [(old.strip(), new.strip()) for old, new in zip(source.splitlines(), text.splitlines()) if old != new]
-    return text, *lines[0]
+    before, after = lines[0]
+    if before.replace("*,", "/,") == after:  # no operator, but which arguments are given by position
+        return None
+    return text, before, after
 
 
 def sample_of(package, files, count, draw, lines=None):
