@@ -13,6 +13,11 @@ def module_name(file):
     return path.stem if path.stem != "__init__" else path.parent.name
 
 
+def key_of(file, before, after):
+    """The module and both lines, without spaces: operators add some."""
+    return module_name(file), *("".join(line.split()) for line in (before, after))
+
+
 def accepted(table):
     """The reasons, by module, line before and line after."""
     found = {}
@@ -20,7 +25,7 @@ def accepted(table):
         place, _, reason = entry.partition("\n")
         module, _, line = place.partition(": ")
         start, before, after, end = re.fullmatch(r"(.*)\{\{(.*)~>(.*)\}\}(.*)", line).groups()
-        found[module, start + before + end, start + after + end] = " ".join(reason.split())
+        found[key_of(module, start + before + end, start + after + end)] = " ".join(reason.split())
     return found
 
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import mutation
-from accepted_mutants import ACCEPTED, module_name
+from accepted_mutants import ACCEPTED, key_of
 
 # Each package: its folders and modules, of which the longest name counts.
 PACKAGES = {
@@ -107,7 +107,7 @@ The share is that of mutants that change something to observe.
     shares, rows, unexplained = {}, "", 0
     for package, results in tested.items():
         survivors = [each for each in results if each["outcome"] == "survived"]
-        reasons = [ACCEPTED.get((module_name(each["file"]), each["before"], each["after"]), "") for each in survivors]
+        reasons = [ACCEPTED.get(key_of(each["file"], each["before"], each["after"]), "") for each in survivors]
         unexplained += reasons.count("")
         killed, explained = len(results) - len(survivors), len(reasons) - reasons.count("")
         shares[package] = killed / (len(results) - explained)
