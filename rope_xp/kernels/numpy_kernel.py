@@ -352,7 +352,7 @@ def _angles_of_one(number: int, inv_freq: tuple[float, ...]) -> Any:
     return angles
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=32)  # a counter for each list of frequencies: 0 in the first call
 def _calls(_inv_freq: tuple[float, ...]) -> Iterator[int]:
     return count()
 
