@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from rope_xp.arrays import checks
 from rope_xp.arrays.exact_phases import Frequencies
-from rope_xp.arrays.signature import Plans, signature_of
+from rope_xp.arrays.signature import Plans, is_compiling, signature_of
 from rope_xp.configs.writers import FlagsTarget, KeysTarget, Options, Target, config_for
 from rope_xp.description import describe
 from rope_xp.errors import public, wrong_type, wrong_value
@@ -148,6 +148,9 @@ class RotaryEmbedding:
     _rotation: ClassVar[Rotation]
     _scale: ClassVar[TableScale]
     _plans: ClassVar[Plans]
+    # The value as text, for operators in graphs of `torch.compile`. None with learned frequencies or classes
+    # of others, and for values that are made while a compiler traces.
+    _text: ClassVar[str | None] = None
     # A copy of `scaling`. `dataclasses.replace` passes the old copy, so that `__post_init__` can refuse an attention
     # factor that came from a removed scaling.
     _scaling: Scaling | None = field(default=None, repr=False)
@@ -184,6 +187,11 @@ class RotaryEmbedding:
         }
         for name, value in resolved.items():
             object.__setattr__(self, name, value)
+        if frequencies.are_floats and not is_compiling():
+            # Classes of others may have another `__repr__`, or a name that is unknown in rope_xp.
+            parts = [each for each in (self, self.scaling, self.sections, self.xpos) if each is not None]
+            is_ours = all([type(each).__module__.startswith("rope_xp.") for each in parts])
+            object.__setattr__(self, "_text", repr(self) if is_ours else None)
 
     def replace(self, **changes: Any) -> "RotaryEmbedding":
         """A copy with some arguments changed. Values that depend on them are computed again.
@@ -325,10 +333,13 @@ class RotaryEmbedding:
         """
         arrays = (x, *others)
         tables = () if sincos is None else pair_of(sincos)
-        rotated = execute(
-            self, plan_call, angles_of_call, arrays, tables, positions, seq_dim, heads_dim, plans=self._plans
-        )
-        return tuple(rotated) if len(rotated) > 1 else rotated[0]
+        if is_compiling() and (graph := self._operators(*arrays, *tables, positions)) is not None:
+            rotated = graph.call(self._text, arrays, tables, positions, seq_dim, heads_dim)
+        else:
+            rotated = execute(
+                self, plan_call, angles_of_call, arrays, tables, positions, seq_dim, heads_dim, plans=self._plans
+            )
+        return (*rotated,) if others else rotated[0]
 
     @public("RotaryEmbedding.sincos")
     def sincos(self, positions: Array, *, like: Array | None = None, role: Role | None = None) -> SinCos:
@@ -366,6 +377,8 @@ class RotaryEmbedding:
         array([[ 0.       ],
                [-0.7249166]], dtype=float32)
         """
+        if is_compiling() and (graph := self._operators(positions, like)) is not None:
+            return SinCos(*graph.sincos(self._text, positions, like, role))
         signature = signature_of((positions, like), "sincos", role)
         program = None if signature is None else self._plans.get(signature)
         if program is not None:
@@ -432,8 +445,10 @@ class RotaryEmbedding:
         >>> bool(np.allclose(rope.rotate(rope.rotate(x, sincos, seq_dim=0), sincos, seq_dim=0, inverse=True), x))
         True
         """
-        options = seq_dim, heads_dim, inverse, transpose
-        return execute(self, plan_rotation, angles_of_call, (x,), pair_of(sincos), None, *options, plans=self._plans)[0]
+        options, tables = (seq_dim, heads_dim, inverse, transpose), pair_of(sincos)
+        if is_compiling() and (graph := self._operators(x, *tables)) is not None:
+            return graph.rotate(self._text, x, tables, *options)
+        return execute(self, plan_rotation, angles_of_call, (x,), tables, None, *options, plans=self._plans)[0]
 
     @public("RotaryEmbedding.rotate_inplace")
     def rotate_inplace(
@@ -864,6 +879,14 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         """
         options = Options(architecture, engine_version)
         return config_for(self, target, options)
+
+    def _operators(self, *arrays: Array | None) -> Any:
+        """The operators for graphs of `torch.compile`, or None if it must trace a call with these arrays."""
+        if self._text is None:
+            return None
+        from rope_xp.kernels import graph
+
+        return graph if graph.stands_for(arrays) else None
 
     def __repr__(self) -> str:
         default = {each.name: each.default for each in fields(self) if each.repr and each.default is not MISSING}

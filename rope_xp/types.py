@@ -74,6 +74,7 @@ class Embedding(Protocol):
     _rotation: ClassVar[Any]
     _scale: ClassVar[Any]
     _plans: ClassVar[Any]
+    _text: ClassVar[str | None]
     _provenance: ClassVar[Any]
 
     def replace(self, **changes: Any) -> Any: ...

@@ -14,7 +14,7 @@ from configs import ROWS, value_of
 from errors import assert_all_raise, raising
 from samples import embedding, random
 
-from rope_xp import RotaryEmbedding, Sections, XPos, YarnScaling
+from rope_xp import LongRopeScaling, RotaryEmbedding, Sections, XPos, YarnScaling
 
 LAYOUTS = ["half", "interleaved"]
 # Rotated float32 numbers of size 5: three operations, each rounded, and tables within 2e-7.
@@ -181,6 +181,26 @@ def test_is_a_value(rope):
         np.testing.assert_array_equal(same(x, seq_dim=0), rope(x, seq_dim=0))
     with pytest.raises(dataclasses.FrozenInstanceError):
         rope.base = 1.0
+
+
+LISTS = {"short_factor": [1.1] * 7, "long_factor": [1 / 3] * 7, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        embedding(base=None, inv_freq=np.random.default_rng(0).random((2, 3, 7)).tolist()),
+        embedding(sections=Sections((3, 4), order="axial"), reverse=True, kernel="blocked"),
+        embedding(scaling=LongRopeScaling(**LISTS, attention_factor=1 / 3, seq_len=65), xpos=XPos(gamma=0.3)),
+        embedding(blocks=7, phase="float32", attention_factor=0.1),
+        *(value_of(row["value"]) for row in ROWS["descriptions"]),
+    ],
+    ids=repr,
+)
+def test_its_text_gives_it_back(rope):
+    """With every number: the operators of `torch.compile` have the value as text."""
+    read = value_of(repr(rope))
+    assert read == rope and read.inv_freq == rope.inv_freq and read.attention_factor == rope.attention_factor
 
 
 def test_a_field_can_be_replaced():

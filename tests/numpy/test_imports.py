@@ -55,7 +55,7 @@ MAY_NAME = """
 array_api_compat arrays/libraries
 numba kernels/numba_kernel kernels/numba_jobs kernels/numba_pairs kernels/numba_sincos
 llvmlite kernels/numba_jobs kernels/numba_pairs
-torch torch kernels/autograd kernels/cuda huggingface/__init__ huggingface/guard
+torch torch kernels/autograd kernels/cuda kernels/graph huggingface/__init__ huggingface/guard
 torch huggingface/rotary huggingface/same_tables huggingface/apply huggingface/rewrite
 torch huggingface/reading_models huggingface/probing
 triton kernels/cuda kernels/cuda_kernel

@@ -120,21 +120,6 @@ def test_compiles_whole_without_a_warning(learned):
 
 
 @pytest.mark.compile
-def test_few_guards_are_left_without_those_of_globals():
-    torch._dynamo.reset()
-    module, q, where, numbers = rotary(), random(1, 2, 6, 14), torch.arange(2), []
-
-    def keep(guards):
-        kept = torch.compiler.skip_guard_on_globals_unsafe(guards)
-        numbers.append(sum(kept))
-        return kept
-
-    compiled = torch.compile(module, fullgraph=True, backend="eager", options={"guard_filter_fn": keep})
-    assert_same(compiled(q, positions=where), module(q, positions=where))
-    assert 0 < max(numbers) <= 55  # one for each field of the embedding that the call reads
-
-
-@pytest.mark.compile
 def test_compiled_gradient():
     torch._dynamo.reset()
     module, q = rotary(), random(2, 5, 3, 14)

@@ -232,7 +232,7 @@ def test_nothing_is_proven_where_operations_go_elsewhere(monkeypatch):
     with torch.utils._python_dispatch.TorchDispatchMode():
         assert not cuda.self_test(q)
     assert not torch.func.grad(lambda x: x.sum() * 0 + float(cuda.self_test(x)))(q).any()
-    compiled = torch.compile(lambda x: NAMED(x, seq_dim=1), backend="eager", fullgraph=True)
+    compiled = torch.compile(lambda x: NAMED(x, seq_dim=1), backend="aot_eager", fullgraph=True)
     with pytest.raises(Exception, match="no kernel image"):
         compiled(q)
     assert planted.count == 1 and not kernels._obstacles

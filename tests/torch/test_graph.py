@@ -1,0 +1,120 @@
+"""Operators that stand for calls in the graphs of `torch.compile`."""
+
+import pytest
+import torch
+from compare import assert_same
+from libraries import LIBRARIES
+from samples import embedding
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from rope_xp import LinearScaling
+
+pytestmark = pytest.mark.compile
+ROPE, OTHER, WHERE = embedding(), embedding(base=500.0), torch.arange(5) + 70_000
+Q, K = (LIBRARIES["torch"].random(2, 5, heads, 14, seed=heads) for heads in (3, 1))
+
+
+class Theirs(LinearScaling):
+    """A rule of somebody else."""
+
+
+def nodes_of(call, *arrays, backend="eager", **options):
+    """The operators of this library in the one graph of a call, whose numbers are those of the call."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend(backend)
+    assert_same(torch.compile(call, fullgraph=True, backend=counter, **options)(*arrays), call(*arrays), atol=1e-5)
+    names = [str(node.target) for node in counter.graphs[0].graph.nodes]
+    return [name.split(".")[1].rpartition("_")[0] for name in names if name.startswith("rope_xp.")]
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, rope):
+        super().__init__()
+        self.rope = rope
+
+    def forward(self, q, k, positions):
+        return self.rope(q, k, positions=positions, seq_dim=1)
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Attention(embedding(base=500.0 + n)) for n in range(count)])
+
+    def forward(self, q, k, positions):
+        for layer in self.layers:
+            q, k = layer(q, k, positions)
+        return q, k
+
+
+def test_a_call_has_few_guards_and_few_more_in_each_layer():
+    """The usual formula has 17, and 13 in each further layer, most of them of the module."""
+    numbers = []
+
+    def keep(guards):
+        numbers.append(sum(guard.guard_type != "DUPLICATE_INPUT" for guard in guards))
+        return [True] * len(guards)
+
+    for call in (Attention(ROPE), Layers(2), Layers(3)):
+        torch._dynamo.reset()
+        torch.compile(call, fullgraph=True, backend="eager", options={"guard_filter_fn": keep})(Q, K, WHERE)
+    assert 17 < numbers[0] < 40 and numbers[2] - numbers[1] <= 15
+
+
+def test_each_call_is_one_node():
+    tables = ROPE.sincos(WHERE)
+    assert nodes_of(lambda q, k: ROPE(q, k, positions=WHERE, seq_dim=1), Q, K) == ["call"]
+    assert nodes_of(lambda q: ROPE(q, seq_dim=1), Q) == ["call"]
+    assert nodes_of(lambda q, k: ROPE(q, k, sincos=ROPE.sincos(WHERE, like=q), seq_dim=1), Q, K) == ["sincos", "call"]
+    assert nodes_of(lambda q: ROPE.rotate(q, tables, seq_dim=1, inverse=True), Q) == ["rotate"]
+    assert nodes_of(lambda q: ROPE.rotate(q, tables, seq_dim=1, transpose=True), Q) == ["rotate"]
+
+
+def test_what_is_no_constant_or_another_class_is_traced():
+    learned = lambda w: embedding(base=None, inv_freq=w)(Q, seq_dim=1)  # noqa: E731
+    assert nodes_of(learned, torch.linspace(0.1, 1.0, 7)) == []
+    assert nodes_of(lambda q: embedding()(q, seq_dim=1), Q) == []
+    theirs = embedding(scaling=Theirs(factor=2.0))
+    assert nodes_of(lambda q: theirs(q, positions=WHERE, seq_dim=1), Q) == []
+    parameter = torch.nn.Parameter(Q)
+    assert nodes_of(lambda k: ROPE(parameter, k, seq_dim=1), K) == []
+
+
+def test_another_embedding_is_another_graph():
+    torch._dynamo.reset()
+    module = Attention(ROPE)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    for rope in (ROPE, OTHER, embedding("interleaved"), ROPE.replace(reverse=True)):
+        module.rope = rope
+        assert_same(compiled(Q, K, WHERE), rope(Q, K, positions=WHERE, seq_dim=1), atol=1e-5)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_exported_program_needs_no_rope_xp(strict):
+    program = torch.export.export(Attention(ROPE), (Q, K, WHERE), strict=strict)
+    assert not [node for node in program.graph.nodes if "rope_xp" in str(node.target)]
+    assert_same(program.module()(Q, K, WHERE), ROPE(Q, K, positions=WHERE, seq_dim=1), atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_bad_input(backend):
+    """Python raises the error; a graph that must be whole names it."""
+    said = r"x must have head_dim=14 channels; got shape \(2, 5, 3, 8\)"
+    for fullgraph, kind, text in ((False, ValueError, f"^RotaryEmbedding: {said}$"), (True, RuntimeError, said)):
+        torch._dynamo.reset()
+        with pytest.raises(kind, match=text):
+            torch.compile(Attention(ROPE), fullgraph=fullgraph, backend=backend)(Q[..., :8], K[..., :8], WHERE)
+
+
+def test_transforms_inside():
+    call = lambda q: ROPE(q, positions=WHERE, seq_dim=1)  # noqa: E731
+    loss = lambda q: call(q).pow(3).sum()  # noqa: E731
+    many = torch.stack([Q, 2 * Q])
+    for transform, given in (
+        (torch.vmap(call), many),
+        (torch.vmap(torch.func.grad(loss)), many),
+        (torch.func.grad(lambda q: torch.vmap(call)(q).pow(3).sum()), many),
+        (lambda q: torch.func.jvp(call, (q,), (q.cos(),)), Q),
+        (lambda q: torch.utils.checkpoint.checkpoint(call, q, use_reentrant=False), Q),
+    ):
+        assert set(nodes_of(transform, given, backend="aot_eager")) <= {"call"}
