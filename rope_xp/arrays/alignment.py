@@ -102,10 +102,14 @@ def _aligned_axes(name: str, shape: Sequence[int], columns: int, x: Array, seq_d
     axes = _broadcast_shape(shape[: len(shape) - columns], target, axis)
     if axes is None:
         full_rank, tail = ("one axis less than x", "") if columns == 0 else ("as many axes as x", ", pairs")
-        seq = "" if axis is None else f"={target[axis]}"
+        forms, hint = "", ""
+        if axis is not None:
+            batch, sizes = f" or (batch, seq{tail})" if axis else "", f"batch={target[0]} and " if axis else ""
+            forms = f"be (seq{tail}){batch} with {sizes}seq={target[axis]} of x (seq_dim={seq_dim}), or "
+            if columns == 0 and target[axis] == 1 and len(shape) < 2:
+                hint = f": for one token, {name}[{':, None' if shape else 'None'}]"
         raise wrong_value(
-            f"{name} must have {full_rank}, or be (seq{tail}) or (batch, seq{tail}) with seq{seq} on axis "
-            f"seq_dim={seq_dim} of x; got shape {tuple(shape)} for x of shape {checks.shape(x)}"
+            f"{name} must {forms}have {full_rank}; got shape {tuple(shape)} for x of shape {checks.shape(x)}{hint}"
         )
     return axes
 

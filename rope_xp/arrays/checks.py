@@ -23,7 +23,8 @@ def array(name: str, x: Any) -> Any:
     """The namespace of `x`. `x` must be a plain array: no mask, no units, no subclass with its own behaviour."""
     xp = libraries.namespace(x)
     if xp is None:
-        raise wrong_type(f"{name} must be an array; got {type(x).__name__}")
+        hint = f": for one token at {x}, consecutive(1, {x}, like=x)" if name == "positions" and is_int(x) else ""
+        raise wrong_type(f"{name} must be an array; got {type(x).__name__}{hint}")
     kind = libraries.special_kind(x)
     if kind is not None:
         raise wrong_type(f"{name} must be a plain array, without masks, units or other additions; got {kind}")
@@ -37,11 +38,12 @@ def few_axes(name: str, x: Array) -> None:
         raise wrong_value(f"{name} must have at most {MAX_AXES} axes; got {x.ndim}")
 
 
-def floating(name: str, x: Array, accepted: tuple[str, ...] = FLOATING) -> Any:
+def floating(name: str, x: Array, accepted: tuple[str, ...] = FLOATING, of_integers: str = "") -> Any:
     xp = array(name, x)
     dtype = libraries.dtype_name(x.dtype)
     if dtype not in accepted:
-        raise wrong_type(f"{name} must be {' or '.join(accepted)}; got {dtype}")
+        hint = of_integers if dtype in INTEGERS else ""
+        raise wrong_type(f"{name} must be {' or '.join(accepted)}; got {dtype}{hint}")
     return xp
 
 

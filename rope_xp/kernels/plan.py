@@ -322,7 +322,8 @@ def _shape_of_positions(name: str, positions: Array, axes: int, like: object) ->
 def _check_arrays(rope: Embedding, arrays: Sequence[Array], name: str = "x") -> None:
     for number, x in enumerate(arrays, 1):
         name = name if number == 1 else f"array {number}"
-        checks.floating(name, x)
+        # Positions that are given without their name count as another array.
+        checks.floating(name, x, of_integers=": give positions by name, positions=..." if number > 1 else "")
         if not x.ndim or x.shape[-1] != rope.head_dim:
             raise wrong_value(f"{name} must have head_dim={rope.head_dim} channels; got shape {checks.shape(x)}")
         if number > 1:
