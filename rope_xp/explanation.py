@@ -439,7 +439,8 @@ def _precision(it: "Explanation") -> str:
         return ""
     radians, pair = it.float32_error
     error = f"wrong by up to {radians:.2g} radians (pair {pair})" if radians else "exact"
-    float32 = f"Just below position {it.context:,}, float32(position) * float32(frequency) is {error}."
+    last = f"In the last {TRIED:,} positions below" if it.context > TRIED else "Below position"
+    float32 = f"{last} {it.context:,}, float32(position) * float32(frequency) is {error}."
     bfloat16 = f" bfloat16 rounds positions to multiples of {it.bfloat16_step:,}." if it.bfloat16_step > 1 else ""
     has = "has the error of float32" if it.rope.phase == "float32" else "has no such error"
     return f'{float32}{bfloat16} With phase="{it.rope.phase}", rope_xp {has}.'

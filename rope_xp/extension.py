@@ -47,7 +47,7 @@ METHODS: dict[str, Method] = {
         "divides all frequencies by the factor",
         "No pair gets new angles. Near tokens become harder to tell apart, because fast pairs are divided "
         "too (YaRN, section 3.2).",
-        "wanted: up to 1,000 steps (Chen et al., abstract)",
+        "recommended: up to 1,000 steps (Chen et al., abstract)",
         (CHEN, YARN),
     ),
     "ntk": Method(
@@ -73,7 +73,7 @@ METHODS: dict[str, Method] = {
         "the attention factor",
         "Its limits, 32 and 1 turns within the trained length, and its attention factor are those that suit LLaMA "
         "models (YaRN, sections 3.2 and 3.4).",
-        "wanted; tokens: a tenth of earlier methods (YaRN, abstract)",
+        "recommended: a tenth of earlier methods' tokens (YaRN, abstract)",
         (YARN,),
     ),
     "llama3": Method(
@@ -193,8 +193,8 @@ def _kept(present: Scaling) -> Values:
 
 
 ONE_FACTOR = (
-    "A rule with one factor for all lengths, as all but dynamic and longrope have, can make short sequences worse, and "
-    "fails suddenly beyond the new length (YaRN, section 3.3)."
+    "All rules except dynamic and longrope use one factor for all lengths. Short sequences may become worse, and the "
+    "model fails suddenly beyond the new length (YaRN, section 3.3)."
 )
 SURVEY = "What the papers say: https://rope-xp.github.io/rope_xp/howto/extend/"
 # What the columns of numbers mean.
@@ -327,20 +327,22 @@ class Choices(Report):
 
 
 def _advice(it: Choices) -> list[tuple[str, str]]:
-    """The recommendation in five lines of 80 columns, if model types have short names."""
+    """The recommendation in six lines of 80 columns, if model types have short names."""
     found = it.recommendation
     if found is None:
         return []
     choice = next(each for each in it.choices if each.rule == found.rule)
-    scores = "" if found.score_factor == 1.0 else f", and scores x {found.score_factor:.3g}"
-    cost = f"{found.changed} of {it.pairs} pairs turn differently at every length{scores}"
+    scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"
+    cost = f"change too: {found.changed} of {it.pairs} frequencies{scores}"
     engines = f"for {found.model_type}: {', '.join(found.engines) or 'none whose source was read'}"
+    program = "vllm" if "vllm" in found.engines or not found.engines else found.engines[0]
     return [
-        ("rule", f"{found.rule} (pairs kept: {choice.kept} of {it.pairs}, with new angles: {choice.new_angles})"),
+        ("rule", f"{found.rule} ({choice.kept} of {it.pairs} pairs are kept, {choice.new_angles} get new angles)"),
         ("short texts", cost if found.changed else f"no cost: up to {it.trained:,} tokens, nothing changes"),
         ("fine-tuning", found.fine_tuning),
         ("engines", engines if found.model_type else "not known, because no config names the model type"),
         ("quality", f"try it at {it.to:,} tokens: no formula says how good it is"),
+        ("next", f"rope-xp extend FILE --to {it.to} --rule {found.rule} --for {program}"),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,9 @@ def one_of(name: str, value: object, accepted: dict[str, str]) -> None:
     """`value` must be a key of `accepted`. The values of `accepted` explain the keys in the message."""
     if not isinstance(value, str) or value not in accepted:
         choices = " or ".join(f'"{key}" ({meaning})' for key, meaning in accepted.items())
-        raise wrong_value(f"{name} must be {choices}; got {shown(value)}")
+        similar = get_close_matches(value[:100], accepted, 2, 0.5) if isinstance(value, str) else ()
+        like = f", similar to {' and '.join(map(repr, similar))}" if similar else ""
+        raise wrong_value(f"{name} must be {choices}; got {shown(value)}{like}")
 
 
 def axis(number: Any, x: Array, name: str = "seq_dim") -> int:

@@ -145,7 +145,7 @@ def _of_file(path: Path) -> Contents:
     if path.suffix.lower() in PICKLE_SUFFIXES or start[:2] in (b"PK", b"\x80\x02", b"\x80\x04"):
         refuse(path, PICKLES)
     if path.suffix.lower() == ".json":
-        refuse(path, "which names no tensors")
+        refuse(path, "which names no tensors: from_config(path) reads a config")
     refuse(path, f"a file of another format, which begins with {start[:8]!r}")
 
 

@@ -166,7 +166,8 @@ def sizes_of(contents: Contents, group: Group, head_dim: int | None) -> tuple[Si
     _add_defaults(found, config, group, where)
     agreeing, warnings = _compare_rows(found, group, where) if config and not latent else ([], [])
     if group.format and contents.complete and len(group.layers) < layers_stated:
-        warnings.append(f"{group.prefix} has {len(group.layers)} layers; {where} says {layers_stated}.")
+        count = f"{len(group.layers)} layer{'s' * (len(group.layers) != 1)}"
+        warnings.append(f"The checkpoint has tensors of {count} ({group.prefix}.*); {where} says {layers_stated}.")
     sizes = {size: _known(found, size) or None for size in KEYS}
     return sizes, [*_conclusions(found, config, group), *agreeing], warnings
 

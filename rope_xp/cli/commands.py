@@ -27,6 +27,7 @@ from rope_xp.cli.options import (
     Command,
     Length,
     Place,
+    Program,
     ReportT,
     about,
     config,
@@ -40,10 +41,10 @@ from rope_xp.cli.options import (
 )
 from rope_xp.cli.settings import Settings
 from rope_xp.configs.every_layer import Group, groups_of
-from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target
-from rope_xp.embedding import Rule
+from rope_xp.configs.writers import TARGETS, Options, Target
+from rope_xp.embedding import RotaryEmbedding, Rule
 from rope_xp.explanation import Explained, LayersExplained
-from rope_xp.extension import METHODS, replaced_scaling
+from rope_xp.extension import replaced_scaling
 from rope_xp.layouts import Layout
 from rope_xp.reports import WIDTH, Report, as_text
 from rope_xp.types import Array
@@ -64,13 +65,10 @@ def app() -> None:
     FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder of them, or -
     for the JSON on standard input. Lengths are numbers of tokens, such as 131072 or 128k.
 
-    Exit codes: 0; 1 if embeddings differ or the report has warnings; 2 for bad input. A closed pipe changes none.
+    Exit codes: 0; 1 if embeddings differ or the report has warnings; 2 for bad input.
     """
 
 
-# Also those for which nothing can be written, so that the error says why.
-PROGRAM = click.Choice([*TARGETS, *REFUSED])
-ALL = click.Choice(["all", *PROGRAM.choices])
 PROGRAMS = ", ".join(TARGETS)
 
 
@@ -138,9 +136,9 @@ def compare(
 ) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
-    A and B are files, or module:function. Options for a layer, part, length or layout are about files. With
-    --flags, B is what an engine computes from it with these arguments; without B, the flags are those of A. The exit
-    code is 1 if the two differ, and 2 if they cannot be compared.
+    A and B are files, or module:function. Options for a layer, part, length or layout are about files. --flags applies
+    to B. Without B, A is compared with A plus the flags. The exit code is 1 if the two differ, and 2 if they cannot be
+    compared.
 
     \b
     Example: rope-xp compare old/config.json new/config.json
@@ -180,9 +178,9 @@ def compare(
 def identify(file: str, head_dim: int | None, shape: str | None, like: Array | None, as_json: bool) -> int:
     """Say which format a checkpoint has, or which rotary embedding a function computes.
 
-    The function is called as function(x, positions). The usual orders of axes are tried, with float64 and float32
-    arrays of NumPy, and of PyTorch and JAX if its module imports them. Give --shape or --like if the report says that
-    the calls fail. The exit code is 1 if no layout or no embedding is found, or if the report has warnings.
+    The function is called as function(x, positions). The usual orders of axes are tried, with arrays of NumPy first,
+    then of PyTorch and JAX if its module imports them; float64, then float32. Give --shape or --like if the report says
+    that the calls fail. The exit code is 1 if no layout or no embedding is found, or if the report has warnings.
 
     \b
     Example: rope-xp identify model.safetensors
@@ -202,7 +200,7 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
 @FILE
 @click.option("--to", type=Length(), required=True, help="The new length.")
 @click.option("--rule", type=click.Choice(RULES), metavar="RULE", help=f"The scaling rule: {', '.join(RULES)}.")
-@click.option("--for", "target", type=PROGRAM, metavar="PROGRAM", help=f"Print the settings for one of {PROGRAMS}.")
+@click.option("--for", "target", type=Program(), metavar="PROGRAM", help=f"Print the settings for one of {PROGRAMS}.")
 @options(TRAINED, RULE, CONFIG, WRITING, JSON)
 def extend(
     file: str,
@@ -222,8 +220,8 @@ def extend(
 ) -> int:
     """Extend the context of a model. Without --rule, recommend one, and list what each does.
 
-    The new length must be greater than the one that the model has, with its scaling. If a rule replaces a scaling with
-    which the model may have been trained, a warning says so. The exit code is 1 if the report has warnings.
+    The new length must be greater than the present one, scaling included. If a rule replaces a scaling with which the
+    model may have been trained, a warning says so. The exit code is 1 if the report has warnings; with --for, it is 0.
 
     \b
     Example: rope-xp extend config.json --to 128k
@@ -249,21 +247,26 @@ def extend(
         if target is None:
             return show(_shown(extended.explain(to)), as_json)
         found = settings.of_rope(extended, target, Options(architecture, engine_version), to)
-    _note_trade_offs(rule, target, to)
+    _note_what_is_left(rule, target, to, extended)
     return _print(found)
 
 
-def _note_trade_offs(rule: str, target: Target, to: int) -> None:
+def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbedding) -> None:
     """Say what the settings of a rule leave out."""
-    if rule == "ntk":
-        _note(METHODS[rule].trade_offs)
-    elif rule == "dynamic" and target != "transformers":
-        _note(f"{target} gets the frequencies of {to:,} tokens for all lengths")
+    ratio = to / extended._provenance.trained_length
+    if rule == "ntk" and extended.scaling.factor <= ratio:
+        _note(f"warning: some pairs get new angles; give --factor, greater than {ratio:g} (YaRN, section 3.1)")
+    # transformers takes it for the length of training, and changes the frequencies with the length.
+    is_grown = rule == "dynamic" and target in ("transformers", "transformers4", "axolotl")
+    if rule == "dynamic" and not is_grown:
+        _note(f"warning: {target} gets the frequencies of {to:,} tokens for all lengths")
+    elif target in ("transformers", "transformers4") and not is_grown:
+        _note(f'note: set "max_position_embeddings" to {to} in config.json, too')
 
 
 @app.command()
 @FILE
-@click.option("--to", "target", type=ALL, metavar="PROGRAM", required=True, help=f"One of all, {PROGRAMS}.")
+@click.option("--to", "target", type=Program("all"), metavar="PROGRAM", required=True, help=f"One of all, {PROGRAMS}.")
 @options(CONFIG, WRITING, JSON)
 def convert(
     file: str,
@@ -276,8 +279,8 @@ def convert(
     """Write the embedding of a config for another program: keys as JSON, or options.
 
     The keys for transformers belong in rope_parameters of config.json. If layers differ, the settings of all of them
-    are written, by their types. With "all", a page has the settings for each program, or why it has none; a version is
-    then ENGINE=VERSION, such as --engine-version llama.cpp=0.5.0.
+    are written, by their types. With --to all, a page has the settings for each program, or why it has none; write a
+    version as --engine-version ENGINE=VERSION, such as llama.cpp=0.5.0.
 
     \b
     Example: rope-xp convert config.json --to llama.cpp

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar, get_args
@@ -13,6 +14,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar, get_args
 import click
 
 from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
+from rope_xp.configs.writers import REFUSED, TARGETS
 from rope_xp.embedding import Rule
 from rope_xp.errors import public
 from rope_xp.extension import LENGTHS, METHODS
@@ -40,6 +42,19 @@ class Length(click.ParamType):
         if not found or not int(found[1]):
             self.fail(f"a length must be a number of tokens, such as 131072 or 128k; got {value!r}", param, ctx)
         return int(found[1]) * UNITS[found[2]]
+
+
+class Program(click.Choice[str]):
+    """A program, or one for which nothing can be written, so that the error says why. Lists have the others alone."""
+
+    def __init__(self, *more: str) -> None:
+        super().__init__([*more, *TARGETS, *REFUSED])
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        known = [each for each in self.choices if each not in REFUSED]
+        similar = get_close_matches(str(value), known, 1)
+        like = f"; similar is {similar[0]!r}" if similar else ""
+        return f"{value!r} is not one of {', '.join(map(repr, known))}{like}"
 
 
 class Numbers(click.ParamType):
@@ -96,7 +111,7 @@ CONFIG = options(
         help=f"The pairing, if weights were permuted: {', '.join(LAYOUTS)}.",
     ),
 )
-FLAGS = click.option("--flags", help="The command line of an engine that reads the config, or its arguments.")
+FLAGS = click.option("--flags", help="Arguments of vLLM, SGLang, lmdeploy or llama.cpp, or the whole command line.")
 
 
 class Place(TypedDict):
@@ -144,7 +159,7 @@ PARAMETERS = {
     "attention_factor": "yarn, longrope: the factor of sines and cosines.",
     "mscale": "yarn: DeepSeek's parameter of attention.",
     "mscale_all_dim": "yarn: DeepSeek's parameter of attention.",
-    "truncate": "yarn: whether limits are whole pairs.",
+    "truncate": "yarn: round the ends of the ramp to whole pairs.",
     "low_freq_factor": "llama3: pairs with fewer turns are interpolated.",
     "high_freq_factor": "llama3: pairs with more turns are kept.",
     "short_factor": "longrope: the list for short sequences.",
@@ -311,6 +326,9 @@ ADVICE = (
     (r"(?<=: )(?:config|path) must be (?=a \.?\w+)", "FILE must be "),
     (r"\b(\w+) must be None\b", r"\1 must not be given"),
     (r"; got None\b", "; got none"),
+    (r"their folder(?=; got '.*', which does not exist)", "their folder, or MODULE:FUNCTION"),
+    (r"from_config\(path\) reads", "rope-xp explain reads"),
+    (r"\bpass positions_ignored=True", "give --positions-ignored"),
     (r"ropes must be", "there must be"),
     (r"\bseq_len of scaling\b", "seq_len"),
 )

@@ -17,8 +17,8 @@ from rope_xp.errors import public
 from rope_xp.reports import WIDTH, Report, Section
 
 # Notes on layers that differ.
-OF_CHOSEN = "these are the settings of the chosen layers; other layers of the config differ"
-OF_EACH = "each of these settings is for the layers that its key names"
+OF_CHOSEN = "note: these are the settings of the chosen layers; other layers of the config differ"
+OF_EACH = "note: each of these settings is for the layers that its key names"
 # The order in which people ask. Targets that are not listed come last.
 ORDER = ("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "gguf", "mlx", "lmdeploy", "axolotl")
 ORDER += ("lmstudio", "megatron", "meta")

@@ -139,7 +139,7 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
         boundaries = _from_host("lengths", numbers, like)
         total = numbers[-1] if total is None else checks.count("total", total)
         if isinstance(total, int) and total < numbers[-1]:
-            raise wrong_value(f"total must be at least the last boundary, {numbers[-1]}; got {total}")
+            raise wrong_value(f"total must be at least {numbers[-1]}, the sum of lengths; got {total}")
         return _packed(boundaries, total)
     sizes = checks.positions("lengths", lengths, like=like, real=False)
     start = libraries.from_numbers((0,), like=sizes, dtype=sizes.dtype)

@@ -239,7 +239,7 @@ RECOMMENDED = {
 
 
 @pytest.mark.parametrize("name", RECOMMENDED)
-def test_a_recommendation_of_five_lines_comes_first(name):
+def test_a_recommendation_of_six_lines_comes_first(name):
     gemma = {"layer_type": "full_attention"} if "gemma" in name else {}
     rope = from_config(CONFIGS[name], **gemma)
     trained = lengths_of(rope).trained or 32_768
@@ -249,9 +249,14 @@ def test_a_recommendation_of_five_lines_comes_first(name):
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("Recommendation from "))
     assert start == (0 if not choices.warnings else lines.index("") + 1)
-    names = [line[:13].strip() for line in lines[start + 1 : start + 7]]
-    assert names == ["rule", "short texts", "fine-tuning", "engines", "quality", ""]
-    assert ("no cost: up to" in text) == (found.changed == 0) and ("scores x" in text) == (found.score_factor != 1.0)
+    names = [line[:13].strip() for line in lines[start + 1 : start + 8]]
+    assert names == ["rule", "short texts", "fine-tuning", "engines", "quality", "next", ""]
+    assert ("no cost: up to" in text) == (found.changed == 0)
+    assert ("scores are multiplied by" in text) == (found.score_factor != 1.0)
+    assert (
+        f"rope-xp extend FILE --to {64 * trained} --rule {found.rule} --for {min(found.engines, key='vllm'.__ne__)}\n"
+        in text
+    )
     # The engines are those that get settings without an error and without a doubt.
     extended = next(each.rope for each in choices.choices if each.rule == found.rule)
     assert found.engines == tuple(target for target in ENGINES if writes(extended, target)) and found.engines
@@ -290,7 +295,8 @@ def test_bad_extensions():
         (lambda: PLAIN.extend(TO, trained_length=0), r"trained_length must be at least 1 .*; got 0"),
         (lambda: by_hand(TRAINED), r"to must be greater than the trained length, 4096, .*need no change; got 4096"),
         (lambda: by_hand(100, "yarn"), r"greater than the trained length, 4096, .*; got 100"),
-        (lambda: by_hand(TO, "pi"), r'extend: rule must be "linear" \(divides all .*; got \'pi\''),
+        (lambda: by_hand(TO, "pi"), r'extend: rule must be "linear" \(divides all .*; got \'pi\'$'),
+        (lambda: by_hand(TO, "yam"), r"; got 'yam', similar to 'dynamic' and 'yarn'$"),
         (lambda: by_hand(TO, "longrope"), r"extend: short_factor and long_factor must be given .*; got none"),
         (lambda: by_hand(TO, "longrope", long_factor=[1.0] * 32), r"extend: short_factor must be given .*; got none"),
         (

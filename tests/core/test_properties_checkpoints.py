@@ -158,7 +158,7 @@ def test_a_config_that_contradicts_shapes_is_named_with_both_numbers(model, numb
     assert [getattr(found, name) for name in SIZES] == said and keys[number]
     text = " ".join(found.warnings)
     if number == 4:
-        assert f"has {sizes[4]} layers; " in text and f"says {said[4]}" in text
+        assert f"has tensors of {sizes[4]} layer{'s'[: sizes[4] != 1]} (" in text and f"says {said[4]}" in text
         return
     rows = {"q": (sizes[0] * sizes[2], said[0] * said[2]), "k": (sizes[1] * sizes[2], said[1] * said[2])}
     rows["qkv"] = (rows["q"][0] + 2 * rows["k"][0], rows["q"][1] + 2 * rows["k"][1])

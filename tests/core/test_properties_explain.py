@@ -131,7 +131,7 @@ def test_rounded_phases(base, width, context):
         step *= 2
     assert report.bfloat16_step == step
     text = " ".join(str(report).split())
-    assert f"Just below position {context:,}, " in text
+    assert f"{'In the last 1,024 positions below' if context > 1024 else 'Below position'} {context:,}, " in text
     assert (f"multiples of {step:,}." in text) == (step > 1)
 
 

@@ -96,7 +96,7 @@ def test_packed_rows(xp, lengths, padding, kind):
     assert_positions(xp, positions.from_cu_seqlens(kind([*ends, len(whole)]), total, like=like), whole)
     if wanted:
         with pytest.raises(
-            ValueError, match=f"total must be at least the last boundary, {len(wanted)}; got {len(wanted) - 1}"
+            ValueError, match=f"total must be at least {len(wanted)}, the sum of lengths; got {len(wanted) - 1}"
         ):
             positions.from_lengths(given_lengths, len(wanted) - 1)
     for total in (len(wanted) - 1, len(wanted) + 1):
