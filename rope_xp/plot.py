@@ -550,6 +550,9 @@ def _lengths(ropes: Mapping[str, RotaryEmbedding], context: int | None) -> dict[
                 of_length, owners = found.setdefault(length, ([], []))
                 of_length += [] if name in of_length else [name]
                 owners += [] if label in owners else [label]
+    for of_length, _ in found.values():
+        if "trained length" in of_length:  # of one value with a rule, and one without
+            of_length[:] = [each for each in of_length if each != "trained length before scaling"]
     if context:
         found.setdefault(context, ([], []))[0].append("context")
     return found

@@ -63,7 +63,7 @@ def test_a_length_is_marked_once_and_has_all_its_names():
     ax = plot.wavelengths(texts, context=131_072)
     assert [text.get_text() for text in ax.texts] == [
         "trained length before scaling, 8,192",
-        "trained length before scaling and trained length, 32,768",
+        "trained length, 32,768",
         "length with scaling and context, 131,072",
     ]
     gemma = from_config(CONFIGS["gemma-3-12b-it"], layer_type="full_attention")
