@@ -45,6 +45,7 @@ from rope_xp.configs.writers import TARGETS, Options, Target
 from rope_xp.embedding import RotaryEmbedding, Rule
 from rope_xp.explanation import Explained, LayersExplained
 from rope_xp.extension import replaced_scaling
+from rope_xp.frequencies import NTKScaling
 from rope_xp.layouts import Layout
 from rope_xp.reports import WIDTH, Report, as_text
 from rope_xp.types import Array
@@ -253,8 +254,8 @@ def extend(
 
 def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbedding) -> None:
     """Say what the settings of a rule leave out."""
-    ratio = to / extended._provenance.trained_length
-    if rule == "ntk" and extended.scaling.factor <= ratio:
+    scaling, ratio = extended.scaling, to / (extended._provenance.trained_length or to)
+    if isinstance(scaling, NTKScaling) and scaling.factor <= ratio:
         _note(f"warning: some pairs get new angles; give --factor, greater than {ratio:g} (YaRN, section 3.1)")
     # transformers takes it for the length of training, and changes the frequencies with the length.
     is_grown = rule == "dynamic" and target in ("transformers", "transformers4", "axolotl")

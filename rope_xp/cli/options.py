@@ -44,7 +44,7 @@ class Length(click.ParamType):
         return int(found[1]) * UNITS[found[2]]
 
 
-class Program(click.Choice[str]):
+class Program(click.Choice):
     """A program, or one for which nothing can be written, so that the error says why. Lists have the others alone."""
 
     def __init__(self, *more: str) -> None:
