@@ -402,9 +402,10 @@ def test_extend_takes_the_parameters_of_rules(run, file, tmp_path, monkeypatch):
 def test_a_replaced_rule_is_a_warning(run, file, target):
     code, text, errors = run("extend", file(LLAMA), "--to", "256k", "--rule", "yarn", *target)
     said = "The model may have been trained with the scaling that extend replaces (llama3, factor=8.0"
-    assert errors.startswith(f"rope-xp: warning: {said}") and errors.count("\n") == 1
+    assert errors.startswith(f"rope-xp: warning: {said}") and errors.count("\n") == 1 + ("transformers" in target)
     assert code == (0 if target else 1) and (said in " ".join(text.split())[:200]) == (not target)
-    assert run("extend", file(PLAIN), "--to", "256k", "--rule", "yarn", *target)[::2] == (0, "")
+    code, _, errors = run("extend", file(PLAIN), "--to", "256k", "--rule", "yarn", *target)
+    assert code == 0 and "warning" not in errors
 
 
 def test_compare_has_the_options_of_python(run, file, tmp_path, monkeypatch):
