@@ -5,6 +5,9 @@ from typing import Literal
 from rope_xp.arrays import checks
 from rope_xp.errors import wrong_value
 
+# No model comes near it: a mistaken width must not take the memory of the machine.
+MAX_HEAD_DIM = 2**16
+
 Layout = Literal["half", "interleaved", "interleaved_to_half"]
 
 LAYOUTS = {
@@ -25,6 +28,8 @@ def span_of(
 ) -> tuple[int, int, int | None]:
     """The width of a head, its first rotated channel, and how many are rotated: None means all channels from it on."""
     head_dim = checks.even_size("head_dim", head_dim)
+    if head_dim > MAX_HEAD_DIM:
+        raise wrong_value(f"head_dim must be at most {MAX_HEAD_DIM}; got {head_dim}")
     first_channel = checks.count("first_channel", first_channel)
     if first_channel > head_dim - 2:
         raise wrong_value(f"first_channel must leave at least one pair within head_dim={head_dim}; got {first_channel}")

@@ -294,10 +294,11 @@ def _alpha(config: LayerConfig, values: Values) -> Any:
 def _fill_in(config: LayerConfig, rule: type[Scaling], values: Values, length: object) -> None:
     """Add values that follow from other values, and the family's defaults for a `rope_scaling`."""
     # The default of a factor is the ratio of lengths: in LongRoPE, and in YaRN if the factor is null.
-    ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in config.block.mapping)
-    if ratio and values["factor"] is None and length is not None and values[ORIGINAL] is not None:
+    is_ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in config.block.mapping)
+    if is_ratio and values["factor"] is None and length is not None and values[ORIGINAL] is not None:
         length = checks.positive(LENGTH_KEYS[0], length)
-        values["factor"] = length / checks.positive(ORIGINAL, values[ORIGINAL])
+        ratio = length / checks.positive(ORIGINAL, values[ORIGINAL])
+        values["factor"] = max(ratio, 1.0) if rule is LongRopeScaling else ratio  # of tables alone, and never below 1
     if config.block.name == "rope_scaling":
         for name, value in config.family.quirks.scaling_defaults.items():
             if name in values and values[name] is None:

@@ -23,7 +23,9 @@ ORIGINAL = "original_max_position_embeddings"
 MAX_SIZE = 2**14
 
 # Keys about rotation outside the rotary block, in lower case.
-ROTARY_KEY = re.compile(r"rope|rotary|partial_?rot|theta|yarn|(^|_)ntk|original_?max_?position")
+ROTARY_KEY = re.compile(
+    r"rope|rotary|partial_?(rot|factor)|theta|yarn|(^|_)ntk|original_?max_?position|^base$|freq_?base"
+)
 # Keys about another kind of position, unless their value is false.
 OTHER_POSITIONS = re.compile(r"alibi|dual_?chunk|(^|_)nope(?!_?head)|^no_?pos")
 # Keys that name the kind of position. Unless a family reads them, they must name a rotary one.
@@ -34,7 +36,8 @@ ROTARY_KIND = re.compile(r"(rope|rotary)(_\w+)?")
 def is_about_positions(key: object, value: object) -> bool:
     """Whether a key outside the rotary block is about positions, so that it must be read."""
     name = str(key).lower()
-    if ROTARY_KEY.search(name):
+    is_scaling = isinstance(value, Mapping) and ("rope_type" in value or {"type", "factor"} <= value.keys())
+    if is_scaling or ROTARY_KEY.search(name):
         return True
     if OTHER_POSITIONS.search(name):
         return value is not None and value is not False

@@ -47,7 +47,9 @@ class LayerConfig:
             if self.layer_type is None or types[index : index + 1] == [self.layer_type]
         ]
         found = [each for each in found if each] or [each for each in value if each]
-        if not found or (self.layer is None and any(each != found[0] for each in found)):
+        if not found:
+            raise wrong_value(f"{name} must have a number for each layer; got {list(value)}")
+        if self.layer is None and any(each != found[0] for each in found):
             raise wrong_value(f"layer must be given, because {name} differ; got layer=None for {list(value)}")
         return found[0]
 

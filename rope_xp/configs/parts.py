@@ -222,6 +222,8 @@ def _check_spelling(config: Config, parts: Mapping[str, tuple[str, str]]) -> Non
 def _is_whole(config: Config, model_type: str, parts: Config) -> bool:
     if isinstance(config.get("text_config"), Mapping):
         return False
+    if config.get("text_config") is not None:
+        raise wrong_type(f"text_config must be a mapping; got {type(config['text_config']).__name__}")
     if model_type in FAMILIES or not parts:
         return True
     if "text" not in parts:

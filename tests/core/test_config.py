@@ -480,6 +480,9 @@ def test_the_length_that_phi_was_trained_on(model_type):
     block = {"type": "longrope", **FACTORS, **(MSCALES if model_type == "phimoe" else {})}
     rope = from_config(bare(model_type, max_position_embeddings=131_072, rope_scaling=block))
     assert rope.scaling.original_max_position_embeddings == 4096
+    short = from_config(bare(model_type, max_position_embeddings=2048, rope_scaling=block))
+    # `_compute_longrope_parameters`: the attention factor is 1 if no length is gained.
+    assert short.attention_factor == 1.0 or model_type == "phimoe"
 
 
 def test_a_width_of_an_odd_number_of_channels():

@@ -112,6 +112,7 @@ HOSTILE = {
     "version 1": (header(version=1), r"version 2 or 3 of GGUF, in little-endian order; got version 1"),
     "version 4": (header(version=4), r"version 2 or 3 .*; got version 4"),
     "big-endian": (header(version=3 << 24), r"version 2 or 3 .*; got a file in big-endian order"),
+    "no version": (header()[:6], r"all bytes of its header; got an end after 6 bytes"),
     "no counts": (header()[:10], r"all bytes of its header; got an end after 10 bytes"),
     "entries": (header(BASE, entry_count=2**14), r"at most \d entries; got 16384"),
     "2**64 entries": (header(BASE, entry_count=2**64 - 1), r"at most \d entries; got 18446744073709551615"),

@@ -177,6 +177,7 @@ def embeddings():
         ({"layout": "neox"}, r"^RotaryEmbedding: layout must be .*; got 'neox'"),
         ({"head_dim": 13}, r"head_dim must be even, at least 2; got 13"),
         ({"head_dim": 0}, r"head_dim must be even, at least 2; got 0"),
+        ({"head_dim": 2**16 + 2}, r"head_dim must be at most 65536; got 65538"),
         ({"rotary_dim": 5}, r"rotary_dim must be even.*; got 5"),
         ({"rotary_dim": 16}, r"at most 14; got 16"),
         ({"base": None}, r"base or inv_freq must be given; got neither"),

@@ -129,8 +129,10 @@ class _Reader:
 def _check_start(reader: _Reader) -> None:
     start = reader.file.read(8)
     reader.left -= len(start)
-    if start[:4] != b"GGUF" or len(start) < 8:
+    if start[:4] != b"GGUF":
         reader.fail("the format GGUF, whose first bytes are b'GGUF'", repr(start))
+    if len(start) < 8:
+        reader.fail("all bytes of its header", f"an end after {len(start)} bytes")
     version = struct.unpack("<I", start[4:])[0]
     if version not in (2, 3):
         got = "a file in big-endian order" if not version & 0xFFFF else f"version {version}"
