@@ -89,16 +89,16 @@ def from_config(
     Returns
     -------
     RotaryEmbedding or None
-        None if the layer is not rotated. Without `layer` and `layer_type`: None if the model has no rotary embedding.
+        None if the layer is not rotated. Without `layer` and `layer_type`: None if no layer of the config is rotated.
         Type checkers require a test for None only with `layer` or `layer_type`.
 
     Raises
     ------
     ValueError
-        If a key is unknown, misspelt, missing or contradicts another, a value is out of range, the family is unknown,
-        or layers differ and no layer is given. Also if a file is not JSON, has a key twice, or is not a regular file;
-        if a config is too large (16 MB, 32 levels, a million values, 16,384 layers or channels of a head); or if a
-        value is not stated and `strict` is true.
+        If a key is unknown, misspelt, missing or contradicts another, a value is out of range, the family is unknown or
+        has no rotary embedding (BERT), or layers differ and no layer is given. Also if a file is not JSON, has a key
+        twice, or is not a regular file; if a config is too large (16 MB, 32 levels, a million values, 16,384 layers or
+        channels of a head); or if a value is not stated and `strict` is true.
     TypeError
         If a value has the wrong type.
     FileNotFoundError

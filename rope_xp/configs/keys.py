@@ -41,9 +41,14 @@ def is_about_positions(key: object, value: object) -> bool:
         return True
     if OTHER_POSITIONS.search(name):
         return value is not None and value is not False
-    if KIND_OF_POSITION.fullmatch(name):
-        return value is not None and not (isinstance(value, str) and ROTARY_KIND.fullmatch(value.lower()))
-    return False
+    return bool(KIND_OF_POSITION.fullmatch(name)) and value is not None and not states_rotation(key, value)
+
+
+def states_rotation(key: object, value: object) -> bool:
+    """Whether a key outside the rotary block is about a rotation, or says that the kind of position is one."""
+    name = str(key).lower()
+    is_kind = KIND_OF_POSITION.fullmatch(name) and isinstance(value, str) and ROTARY_KIND.fullmatch(value.lower())
+    return bool(ROTARY_KEY.search(name) or is_kind)
 
 
 # Keys of config classes of transformers 5.18 and 5.23 that differ by one letter from a key that some family reads.

@@ -32,6 +32,7 @@ from rope_xp.configs.keys import (
     is_about_positions,
     misspelt_first,
     shortened,
+    states_rotation,
 )
 from rope_xp.configs.layers import LayerConfig, is_rotated, layer_type_of, layers_of, nested_by, row_type_of, types_of
 from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
@@ -225,11 +226,18 @@ def _read_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
 
 def _family_of(mapping: Config, model_type: str, layout: str | None) -> Family:
     family = FAMILIES.get(model_type)
-    if family is None and (model_type in NOT_ROTARY or layout is None):
+    if family is None and (layout is None or _is_not_rotary(mapping, model_type)):
         raise _unknown(mapping, model_type)
     if family is None:
         family = Family({"rope_theta": None}, axes=Axes("chunked", any_order=True))
     return _with_layout(family, layout)
+
+
+def _is_not_rotary(mapping: Config, model_type: str) -> bool:
+    """Whether a model type has no rotary embedding, and no key says that its checkpoint has one (with its own code)."""
+    return model_type in NOT_ROTARY.split() and not any(
+        value is not None and states_rotation(key, value) for key, value in mapping.items()
+    )
 
 
 def _with_layout(family: Family, layout: str | None) -> Family:
@@ -239,10 +247,10 @@ def _with_layout(family: Family, layout: str | None) -> Family:
 
 
 def _unknown(mapping: Config, model_type: str) -> ValueError:
-    if model_type in NOT_ROTARY:
+    if _is_not_rotary(mapping, model_type):
         return wrong_value(
-            f"model_type must be of a family with a rotary embedding; got {model_type!r}, which has "
-            f"{NOT_ROTARY[model_type]}"
+            f"model_type must be of a family with a rotary embedding; got {model_type!r}, which has none in "
+            "transformers 5.18"
         )
     if not model_type:
         return wrong_value("model_type must be in the config, or layout be given; got neither")

@@ -661,6 +661,19 @@ WRONG = [{"error": error.__name__, "message": message, "config": config} for err
 WRONG += [
     {**ROWS["wrong configs"][0], "options": {"layer": 10**5000}, "message": r"an int must have at most 2048 bits"}
 ]
+# BERT in transformers has no rotary embedding; code of a checkpoint may have one.
+BERT = {"model_type": "bert", "hidden_size": 64, "num_attention_heads": 4}
+NO_ROTATION = "model_type must be of a family with a rotary embedding; got 'bert', which has none in transformers 5.18"
+WRONG += [
+    {"error": "ValueError", "config": {**BERT, **keys}, "options": {"layout": layout}, "message": message}
+    for keys, layout, message in [
+        ({}, "half", NO_ROTATION),
+        ({"rope_theta": None, "position_embedding_type": "absolute"}, "half", NO_ROTATION),
+        ({"rotary_emb_base": 1e4}, None, "or layout be given; got 'bert'"),
+        ({"position_embedding_type": "rotary"}, None, "or layout be given; got 'bert'"),
+        ({"position_embedding_type": "rotary"}, "half", "rope_theta, the base, must be given"),
+    ]
+]
 
 
 @pytest.mark.parametrize("row", [*ROWS["wrong configs"], *WRONG], ids=lambda row: row["message"][:60])

@@ -3,8 +3,11 @@
 It compares every class itself, and fails where one disagrees.
 """
 
+import inspect
+import re
 import sys
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import torch
 import transformers
 
 from rope_xp.configs import parts as family_parts
-from rope_xp.configs.families import model_types
+from rope_xp.configs.families import model_types, own_keys
 from rope_xp.configs.families.family import LayerType, Pairing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -135,3 +138,23 @@ def test_a_class_whose_import_is_missing_is_listed(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers.models.llama.modeling_llama", None)
     (result,) = outcomes.measure(quick=True, only=("LlamaRotaryEmbedding",))
     assert not result.covered and not result.wrong and result.why.startswith("cannot be imported: ModuleNotFoundError")
+
+
+@cache
+def may_rotate(folder):
+    """Whether the code of model types names a rotation, or a config chooses one of their classes."""
+    code = "".join(file.read_text() for kind in ("configuration", "modeling") for file in folder.glob(f"{kind}_*.py"))
+    if not [*folder.glob("modeling_*.py")] or re.search(r"[Rr]otary|R[Oo]PE|rotate_half|(?<![a-z])rope", code):
+        return True
+    code = re.sub(r'(?s)""".*?"""|#[^\n]*', "", code)
+    return re.search(r"\bAuto(Model|Config|Backbone)|\bCONFIG_MAPPING|\bload_backbone\(|import timm", code) is not None
+
+
+def test_model_types_without_a_rotary_embedding():
+    """A newer transformers may have more of them."""
+    folders = {name: Path(inspect.getfile(config)).parent for name, config in transformers.CONFIG_MAPPING.items()}
+    found = {name for name, folder in folders.items() if not may_rotate(folder)}
+    listed = own_keys.NOT_ROTARY.split()
+    assert listed == sorted(listed) and folders.keys() & {*listed} <= found
+    if version("transformers") == "5.18.0":
+        assert found - {*model_types.FAMILIES, *own_keys.UNROTATED} == {*listed}
