@@ -1,0 +1,197 @@
+"""What is compared before code of transformers is replaced, in which arguments, and how far results may differ."""
+
+# pyright: reportMissingImports=false
+
+import inspect
+import sys
+from dataclasses import replace
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from tiny_models.models import FAMILIES, Family, build
+
+from rope_xp.huggingface.apply import APPLY_SIGNATURES, ROTATION_TOLERANCE, apply_function, largest_difference
+from rope_xp.huggingface.rotary import TableFormat
+from rope_xp.huggingface.same_tables import is_rotary, rotary_of
+from rope_xp.kernels.reference import Rotation
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
+
+# Shapes of arrays without their channels, and other arguments, with which every apply function is called.
+SHAPES = [(2, 3, 5), (2, 5, 3), (5, 3), (2, 3, 7)]
+AXES = [{}, {"unsqueeze_dim": 1}, {"unsqueeze_dim": 2}]
+SHORT = {"q": (2, 3, 2), "k": (2, 3, 5)}
+# Of keys of a memory: their tokens, those that are not rotated, and how often the tables are repeated.
+MEMORIES = [(5, 0, 1), (10, 0, 2), (7, 2, 1), (12, 2, 2), (7, 0, 1), (14, 0, 2), (9, 2, 1), (16, 2, 2)]
+
+
+def of_all_shapes(names, others=({},)):
+    return [(dict.fromkeys(names.split(), shape), more) for shape, more in product(SHAPES, others)]
+
+
+def of_memories(kind):
+    """Groups of keys, and then no group at all."""
+    options = [{"num_k_exclude_rope": count, "repeat_freqs_k": kind(n - (kind is bool))} for _, count, n in MEMORIES]
+    found = [({"q": (2, 3, 5), "k": (2, 3, tokens)}, more) for (tokens, *_), more in zip(MEMORIES, options)]
+    return [*of_all_shapes("q k"), (SHORT, {}), *found, ({"q": (2, 3, 5), "k": (2, 3, 2)}, {"num_k_exclude_rope": 2})]
+
+
+CALLS = {
+    "(q, k, cos, sin)": [*of_all_shapes("q k"), (SHORT, {})],
+    "(q, k, cos, sin, unsqueeze_dim=1)": [*of_all_shapes("q k", AXES), (SHORT, {})],
+    "(q, k=None, cos=None, sin=None, unsqueeze_dim=1)": [
+        *of_all_shapes("q k", AXES),
+        ({"q": (2, 3, 5)}, {}),
+        (SHORT, {}),
+    ],
+    "(q, k, cos, sin, position_ids=None, unsqueeze_dim=1)": [*of_all_shapes("q k", AXES), (SHORT, {})],
+    "(q, k, cos, sin, **kwargs)": [*of_all_shapes("q k"), (SHORT, {})],
+    "(x, cos, sin, unsqueeze_dim=1)": of_all_shapes("x", AXES),
+    "(x, cos, sin, position_ids, unsqueeze_dim=2)": of_all_shapes("x", [{"position_ids": 2, **axis} for axis in AXES]),
+    "(tensor, sin, cos)": of_all_shapes("tensor"),
+    "(xq, xk, freqs_cis)": of_all_shapes("xq xk"),
+    "(query, key, freqs_ci)": of_all_shapes("query key"),
+    "(q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False)": of_memories(bool),
+    "(q, k, cos, sin, cos_k, sin_k, num_k_exclude_rope=0, repeat_freqs_k=1)": of_memories(int),
+}
+
+
+def compared(signature, change=lambda results: results):
+    """The largest difference between an apply function and its changed results, and the arguments of its calls."""
+    calls, table_format = [], TableFormat("once", "freqs_c" in signature, Rotation("half", "half"), False, 4)
+    ours = apply_function(signature, table_format, None if "unsqueeze_dim" in signature else 1)
+
+    def theirs(**arguments):
+        calls.append(arguments)
+        return change(ours(**arguments))
+
+    theirs.__signature__ = inspect.signature(APPLY_SIGNATURES[signature])
+    return largest_difference(theirs, ours, table_format), calls
+
+
+@pytest.mark.parametrize("signature", CALLS)
+def test_the_arguments_in_which_apply_functions_are_compared(signature):
+    """Also channels that are not rotated, one row of tables for a batch, and tables without batches."""
+    assert CALLS.keys() == APPLY_SIGNATURES.keys()
+    difference, calls = compared(signature)
+    found, numbers, angles = [], [], []
+    for call in calls:
+        arrays, tables, others = {}, {}, {}
+        for name, value in call.items():
+            is_table, is_array = name.startswith(("cos", "sin", "freqs")), name in CALLS[signature][0][0] or name == "k"
+            (tables if is_table else arrays if is_array else others)[name] = value
+        if "position_ids" in others:
+            others["position_ids"] = len(others["position_ids"])
+        numbers += arrays.values()
+        angles += [each.angle() for each in tables.values() if each.is_complex()]
+        angles += [torch.atan2(tables[f"sin{end}"], tables[f"cos{end}"]) for end in ("", "_k") if f"cos{end}" in tables]
+        ((*rows, pairs),) = {tuple(table.shape) for table in tables.values()}
+        width, *more = {array.shape[-1] for array in arrays.values()}
+        assert pairs == 4 and not more
+        found.append((width, tuple(rows), {name: tuple(each.shape[:-1]) for name, each in arrays.items()}, others))
+    assert found == [(w, rows, *call) for w in (8, 10) for rows in ((2, 5), (1, 5), (5,)) for call in CALLS[signature]]
+    own = angles[:: 2 if "cos_k" in signature else 1]
+    assert all(torch.allclose(other, 2 * one) for one, other in zip(own, angles[1::2]) if len(own) < len(angles))
+    for many, low, high in ((numbers, -0.5, 0.5), (own, 0.0, 1.0)):
+        least, most = min(float(each.min()) for each in many), max(float(each.max()) for each in many)
+        assert low <= least < low + 0.05 and high - 0.05 < most <= high
+    assert difference == 0.0 and not any(
+        torch.equal(*each) for each in pairwise(numbers) if each[0].shape == each[1].shape
+    )
+
+
+@pytest.mark.parametrize("signature", CALLS)
+def test_how_far_apply_functions_may_differ(signature):
+    """By two rotations of numbers up to 0.5, each with two products and a sum that are rounded."""
+    for units, allowed in ((5.5, True), (6.5, False)):
+        shift = units * 2.0**-24
+
+        def shifted(found, shift=shift):
+            return tuple(each + shift for each in found) if isinstance(found, tuple) else found + shift
+
+        assert (compared(signature, shifted)[0] <= ROTATION_TOLERANCE) == allowed
+
+
+def rotary_module(name, monkeypatch, change=lambda tables, *positions: tables, **changes):
+    """A rotary module of a tiny model whose tables are changed, and the inputs of its calls."""
+    family = FAMILIES.get(name) or Family(name)
+    module = next(filter(is_rotary, build(replace(family, changes={**family.changes, **changes})).modules()))
+    theirs, calls = type(module).forward, []
+
+    def forward(self, x, *args):
+        calls.append([tuple(x.shape), *(each.tolist() if isinstance(each, torch.Tensor) else each for each in args)])
+        return change(theirs(self, x, *args), *args[:1])
+
+    forward.__module__, forward.__signature__ = theirs.__module__, inspect.signature(theirs)
+    monkeypatch.setattr(type(module), "forward", forward)
+    return module, calls
+
+
+NEAR, FAR = [0, 1, 511, 3, 8, 8, 127, 64, 300, 257], 2**20
+AXIS_1, AXIS_2 = [0, 2, 510, 6, 16, 16, 254, 128, 88, 2, FAR], [0, 3, 509, 9, 24, 24, 381, 192, 388, 259, FAR]
+CELLS = [list(pair) for pair in zip([*NEAR, FAR], AXIS_1)]
+LONG = [[0, 1, 15, 3, 8, 8, *[15] * 5]]
+POSITIONS = {
+    "Llama": [[(1,), [[*NEAR, FAR]]]],
+    "Llama, dynamic": [[(1,), LONG], [(1,), [[0, 1, 32, 3, 8, 8, *[32] * 5]]]],
+    "Phi3, LongRoPE long": [[(1,), LONG], [(1,), [[0, 1, 16, 3, 8, 8, *[16] * 5]]]],
+    "Gemma3": [[(1,), [[*NEAR, FAR]], name] for name in ("sliding_attention", "full_attention")],
+    "Qwen2VL": [[(1,), CELLS]],
+    "Gemma4VisionModel": [[(1,), [CELLS]]],
+    "DINOv3": [[(1, 3, 8, 20)]],
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_the_positions_at_which_tables_are_compared(name, monkeypatch):
+    """After one call of a new module, and one of the model's, with a single token for each type of layers."""
+    module, calls = rotary_module(name, monkeypatch)
+    rotary_of(module)
+    expected = POSITIONS[name]
+    first, calls = calls[: (count := 2 * len({tuple(each[2:]) for each in expected}))], calls[count:]
+    assert calls == expected
+    assert not any(torch.tensor(positions).any() for _, *rest in first for positions in rest[:1])
+
+
+# Tables that differ at some positions and pairs: how much, where, of what model, and whether that is allowed.
+SLOW = {"rope_parameters": {"rope_type": "default", "rope_theta": (FAR / 127.9) ** 2}}
+FAST = {"rope_parameters": {"rope_type": "default", "rope_theta": (FAR / 128.1) ** 2}}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+DIFFERENCES = [
+    (1e-5, NEAR, 0, "Llama", {}, True),
+    (9e-5, NEAR[:1], 0, "Llama", {}, False),
+    (9e-5, [257], 7, "Llama", {}, False),
+    (6e-5, NEAR, 0, "Llama", {"rope_parameters": {**YARN, "attention_factor": 2.0}}, True),
+    (15e-5, NEAR, 0, "Llama", {"rope_parameters": {**YARN, "attention_factor": 2.0}}, False),
+    (1e-5, NEAR, 0, "Llama", {"rope_parameters": {**YARN, "attention_factor": 0.5}}, True),
+    (1.0, [FAR], 0, "Llama", SLOW, True),  # the phase of the first pair is not exact there
+    (1.0, [FAR], 4, "Llama", FAST, True),
+    (1.0, [FAR], 4, "Llama", SLOW, False),
+    (1.0, [FAR], 7, "Llama", FAST, False),
+    (1.0, [FAR], 0, "Qwen2VL", {}, True),
+    (1.0, [15], 0, "Phi3, LongRoPE long", {}, False),
+    (1.0, [17], 0, "Phi3, LongRoPE long", {}, True),
+]
+
+
+@pytest.mark.parametrize("much, positions, pair, name, changes, allowed", DIFFERENCES)
+def test_how_far_tables_may_differ(much, positions, pair, name, changes, allowed, monkeypatch):
+    def change(tables, given):
+        cos, sin = tables
+        where = torch.isin(given, torch.tensor(positions))
+        where = where.all(-1) if name == "Qwen2VL" else where
+        pairs = torch.arange(cos.shape[-1]) % (cos.shape[-1] // 2) == pair
+        return cos, sin + much * (where[..., None] & pairs)
+
+    module, _ = rotary_module(name, monkeypatch, change, **changes)
+    if allowed:
+        rotary_of(module)
+    else:
+        with pytest.raises(ValueError, match="its tables differ from those of its config by "):
+            rotary_of(module)
