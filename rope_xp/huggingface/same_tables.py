@@ -144,8 +144,6 @@ def _table_format(rotary: Rotary, uncast: Module, layer_type: str | None, length
     is_complex = isinstance(tables, Tensor)
     if not is_complex and (not isinstance(tables, tuple) or len(tables) != 2):
         raise ValueError(f"its tables must be (cos, sin) or complex; got {type(tables).__name__}")
-    if rope.first_channel not in (0, rope.head_dim - 2 * rope.pairs):
-        raise ValueError("it rotates neither the first nor the last channels")
     sin, cos = rotary._tables(x, rotary._positions(x, positions), layer_type)
     is_far = length is None and rope.axes == 1 and positions is not None
     columns = _equal_columns(rope, is_far, (cos, sin), (tables.real, tables.imag) if is_complex else tables)

@@ -161,6 +161,19 @@ def test_how_far_apply_functions_may_differ(signature):
         assert (compared(signature, change=shifted)[0] <= ROTATION_TOLERANCE) == allowed
 
 
+def test_tables_of_tokens_before_heads_and_of_the_last_channels():
+    """There may be more heads of queries than of keys, and channels before the rotated ones."""
+    q, k, angles = torch.rand(2, 5, 4, 10), torch.rand(2, 5, 3, 10), torch.rand(2, 5, 4)
+    cos, sin = angles.cos(), angles.sin()
+    signature = "(q, k, cos, sin, unsqueeze_dim=1)"
+    for is_last in (False, True):
+        ours = apply_function(signature, TableFormat("once", False, Rotation("half", "half"), is_last, 4), None)
+        for x, y in zip((q, k), ours(q, k, cos, sin, unsqueeze_dim=2), strict=True):
+            x, y = (torch.cat((each[..., 2:], each[..., :2]), -1) if is_last else each for each in (x, y))
+            expected = turned(x, cos[:, :, None], sin[:, :, None])
+            torch.testing.assert_close(y, expected, rtol=0.0, atol=2 * ROTATION_TOLERANCE)  # numbers are up to 1
+
+
 def rotary_module(name, monkeypatch, change=lambda tables, *positions: tables, **changes):
     """A rotary module of a tiny model whose tables are changed, and the inputs of its calls."""
     family = FAMILIES.get(name) or Family(name)

@@ -2,7 +2,9 @@
 
 # pyright: reportMissingImports=false
 
+import inspect
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -106,7 +108,9 @@ class AcmeRotaryEmbedding(nn.Module):
         inv_freq = 1.0 / (1.0 + self.step * torch.arange(4))
         if self.config.mistake == "positions from 2 on":
             position_ids = position_ids + 2
-        angles = (position_ids[..., None] * inv_freq).repeat_interleave(2, -1)
+        angles = (position_ids[..., None].float() @ inv_freq[None]).repeat_interleave(
+            2, -1
+        )  # which autocast would round
         if self.config.mistake == "tables in halves":
             angles = torch.cat((angles[..., ::2], angles[..., ::2]), -1)
         return angles.cos(), angles.sin()
@@ -177,6 +181,25 @@ def test_mistakes_are_named(mistake, reason):
     with pytest.raises(ValueError, match=r"^from_transformers: .*; got") as caught:
         from_transformers(AcmeConfig(mistake=mistake))
     assert reason in " ".join(str(caught.value).split()) and len(str(caught.value)) < 1000
+
+
+def test_what_is_tried_in_turn(monkeypatch):
+    """Positions of several axes first; each with states of a batch, of none, and with two axes before the tokens."""
+    tried = []
+    for cls, index in ((AcmeRotaryEmbedding, 1), (nn.Linear, 0)):
+        forward = cls.forward
+
+        def recorded(self, *args, forward=forward, index=index):
+            tried.append((tuple(args[index].shape), args[index].is_meta))
+            return forward(self, *args)
+
+        recorded.__signature__ = inspect.signature(forward)
+        monkeypatch.setattr(cls, "forward", recorded)
+    with pytest.raises(ValueError, match=r"\(NotReached: AcmeAttention calls no apply function\)$"):
+        from_transformers(AcmeConfig(mistake="no call"))
+    positions = [(4, 1, 61), (3, 1, 61), (2, 1, 61), (1, 61), (61, 4), (61, 3), (61, 2), (1, 61, 3), (1, 61, 2), (61,)]
+    states = [(1, 61, 48), (61, 48), (1, 1, 61, 48)]
+    assert tried == [(each, each == shape) for one, shape in product(positions, states) for each in (one, shape)]
 
 
 def tiny(**changes):
