@@ -128,12 +128,16 @@ class RotaryAttention(NamedTuple):
 class AttentionRotation:
     """What an attention does to queries at positions: `rotation(x, rows)`."""
 
+    name: str  # of the apply function
+    width: int  # of the channels that it gets
+    head_width: int
+    _states: tuple[int, ...]  # the shape of hidden states, without the tokens
+    _token_axes: list[int]
+
     def __init__(self, pair: RotaryAttention, layer_type: str | None, seq_len: int | None):
         self.pair, self.attention = pair, pair.attention
         self.layer_type, self.seq_len = layer_type, seq_len
         self._forward = _Catcher(()).rewritten(type(self.attention).forward)
-        self._states, self._token_axes = (0, 0), []  # the width of hidden states, and their axes before the tokens
-        self.name, self.width, self.head_width = "", 0, 0
         self.format = self._find_format()
 
     def __call__(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -143,8 +147,9 @@ class AttentionRotation:
     def _find_format(self) -> PositionFormat:
         """The first format whose tables the attention can apply, and in which each axis changes the result."""
         problems: dict[str, None] = {}
-        for position_format, *states in product(POSITION_FORMATS, _input_widths(self.attention), (1, 0, 2)):
-            self._states = tuple(states)
+        widths, leading = _input_widths(self.attention), ((1,), (), (1, 1))
+        for position_format, width, axes in product(POSITION_FORMATS, widths, leading):
+            self._states = (*axes, width)
             try:
                 with torch.no_grad():
                     if self._every_axis_matters(position_format):
@@ -194,8 +199,8 @@ class AttentionRotation:
 
     def _arguments(self, tables: _Tables | Tensor, positions: Tensor, tokens: int) -> Values:
         given: Values = {}
-        width, leading = self._states
-        states = torch.zeros(*[1] * leading, tokens, width, device="meta")
+        *leading, width = self._states
+        states = torch.zeros(*leading, tokens, width, device="meta")
         for name, parameter in list(inspect.signature(type(self.attention).forward).parameters.items())[1:]:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from tiny_models.models import FAMILIES, Family, build
 
 from rope_xp.huggingface.apply import APPLY_SIGNATURES, ROTATION_TOLERANCE, apply_function, largest_difference
+from rope_xp.huggingface.guard import equal_before_casts, float32_on_cpu
 from rope_xp.huggingface.rotary import TableFormat
 from rope_xp.huggingface.same_tables import is_rotary, rotary_of
 from rope_xp.kernels.reference import Rotation
@@ -251,3 +252,46 @@ def test_how_far_tables_may_differ(much, positions, pair, name, changes, allowed
     else:
         with pytest.raises(ValueError, match="its tables differ from those of its config by "):
             rotary_of(module)
+
+
+@pytest.mark.parametrize("cast", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
+def test_buffers_that_equal_computed_values_within_a_tolerance(kind, cast):
+    """Also after a cast of the buffer to 16 bits and back; a complex buffer is not cast."""
+    computed, tolerance = torch.tensor([1 / 3, 2.0, 0.007]), torch.tensor([1e-3, 1e-2, 1e-4])
+    for sign, number in product((-1, 1), range(3)):
+        there = torch.arange(3) == number
+        near, far = (computed + sign * much * tolerance * there for much in (0.99, 3.0))
+        if kind.is_complex:
+            assert equal_before_casts(near.to(kind), computed.to(kind), tolerance)
+            assert not equal_before_casts(far.to(kind) * 1j**number, computed * 1j**number, tolerance)
+        else:
+            assert equal_before_casts(near.to(cast).to(kind), computed, tolerance)
+            assert not equal_before_casts(far.to(cast).to(kind), computed, torch.zeros(3) if number else tolerance)
+    assert equal_before_casts(computed.to(cast).to(torch.float32), computed, 0 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_new_tensors_are_float32_on_the_cpu(dtype, device):
+    """Whatever the defaults are; what a program states stays, and so do tensors that are there."""
+    torch.set_default_dtype(dtype)
+    numbers, weight = torch.arange(3), torch.ones(2, 2, dtype=torch.float32, requires_grad=True)
+    try:
+        with torch.device(device), torch.autocast("cpu"), float32_on_cpu():
+            new = [
+                torch.ones(2),
+                torch.zeros(2).sin(),
+                torch.rand(1),
+                numbers / 2,
+                2.0**-numbers,
+                torch.arange(3) * 0.5,
+            ]
+            ones = [torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64) * 2]
+            own = [torch.stack([torch.ones(1, dtype=dtype)]), torch.ones(1, dtype=dtype) + numbers]
+            product_, there = weight @ weight, torch.ones(1, device="meta")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {(each.dtype, each.device.type) for each in new} == {(torch.float32, "cpu")}
+    assert {each.dtype for each in ones} == {torch.float64} and {each.dtype for each in own} == {dtype}
+    assert product_.dtype == torch.float32 and not product_.requires_grad and there.is_meta
