@@ -2,6 +2,7 @@
 
 import re
 import string
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from rope_xp import YarnScaling, from_config
 from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.keys import SHORTEST, Spelling
+from rope_xp.configs.keys import SHORTEST, Keys, Spelling, is_about_positions, states_rotation
 
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2}
 letters = st.sampled_from(string.ascii_lowercase)
@@ -18,9 +19,10 @@ letters = st.sampled_from(string.ascii_lowercase)
 @given(
     st.text(string.ascii_lowercase, min_size=2, max_size=12),
     st.sets(st.text(string.ascii_lowercase, min_size=2, max_size=8)),
+    st.sampled_from([4, SHORTEST]),
     st.data(),
 )
-def test_a_name_with_one_letter_wrong_stands_for_it(name, others, data):
+def test_a_name_with_one_letter_wrong_stands_for_it(name, others, shortest, data):
     """Left out, added, replaced, or two neighbours exchanged; for short names only signs and case may differ."""
     at, letter = data.draw(st.integers(0, len(name) - 1)), data.draw(letters)
     kind = data.draw(st.sampled_from(["less", "more", "other", "exchanged"]))
@@ -30,19 +32,20 @@ def test_a_name_with_one_letter_wrong_stands_for_it(name, others, data):
         "other": name[:at] + letter + name[at + 1 :],
         "exchanged": name[:at] + name[at : at + 2][::-1] + name[at + 2 :],
     }[kind]
-    spelling = Spelling([name, *(other for other in others if abs(len(other) - len(name)) > 3)])
+    spelling = Spelling([name, *(other for other in others if abs(len(other) - len(name)) > 3)], shortest)
     marked = f"{name[:at].upper()}-{name[at:]} "
     assert spelling.of(marked) == name and spelling.of(name) is None
     if changed == name or changed in others:
         return
-    assert spelling.of(changed) == (name if len(name) >= SHORTEST else None)
-    if len(name) >= SHORTEST:
+    assert spelling.of(changed) == (name if len(name) >= shortest else None)
+    if len(name) >= shortest:
         assert name in spelling.similar([changed])
 
 
 @given(st.text(string.ascii_lowercase, min_size=SHORTEST, max_size=12), st.integers(0, 9), st.integers(0, 9))
 def test_a_name_with_another_digit_is_another_name(name, one, other):
     assert Spelling([f"{name}{one}"]).of(f"{name}{other}") is None
+    assert Spelling(["yarn"], 4).of("yran") == "yarn"
     assert Spelling([name]).of(name + "x" * 70) is None and Spelling([name]).of(5) is None
 
 
@@ -182,3 +185,81 @@ def test_deepseek_v2_without_latent_attention_is_another_family(model_type, use_
     assert rope._provenance.model_type == (
         "deepseek" if model_type == "deepseek_v2" and use_mla is False else model_type
     )
+
+
+@pytest.mark.parametrize("values", [(2, 2, 2), (2, None, 2), (None, None, 3), (None, None, None)])
+def test_names_of_one_key_must_agree(values):
+    """The value is that of the first name that is not null; another value under any of them is an error."""
+    names = ("a", "b", "c")
+    given_ = [each for each in values if each is not None]
+    keys = Keys("x", dict(zip(names, values)))
+    assert keys.get(*names) == keys.first(*names) == (given_[0] if given_ else None)
+    for name, value in zip(names, values):
+        other = Keys("x", {**dict(zip(names, values)), name: 7})
+        if value is None or len(given_) > 1:
+            with (
+                pytest.raises(ValueError, match=re.escape("keys of x must not contradict each other; got {'"))
+                if given_
+                else nullcontext()
+            ):
+                assert other.get(*names) == 7
+
+
+def test_counts_of_configs():
+    largest = 2**53 - 1
+    keys = Keys("x", {"a": largest, "b": 2**53, "c": None, "d": 3})
+    assert (keys.count("a"), keys.count("c"), keys.count("c", 5), keys.count("d"), keys.count("e", 0)) == (
+        largest,
+        None,
+        5,
+        3,
+        0,
+    )
+    assert keys.defaults == {} and keys.count("e", 5) == 5 and [*keys.defaults] == ["e"]
+    with pytest.raises(ValueError, match=re.escape("b must be below 2**53; got 9007199254740992")):
+        keys.count("b")
+
+
+# Keys outside the rotary block: whether they are about positions, and whether they state a rotation.
+KEYS = {
+    "rope_theta": (1e4, True, True), "Rotary_Dim": (4, True, True), "partialrotary": (None, True, True),
+    "theta": (1, True, True), "yarn": ({}, True, True), "use_dynamic_ntk": (False, True, True), "ntk": (1, True, True),
+    "syntk": (1, False, False), "original_max_position_embeddings": (1, True, True), "alibi": (True, True, False),
+    "no_pos_emb": (True, True, False), "nope_layers": ([0], True, False), "qk_nope_head_dim": (4, False, False),
+    "dual_chunk_attention_config": ({}, True, False), "position_embedding_type": ("absolute", True, False),
+    "pos_emb": ("Rotary_2d", False, True), "position_encoding": ("rope", False, True), "posenc": (1, True, False),
+    "max_position_embeddings": (4096, False, False), "hidden_size": (64, False, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_which_keys_are_about_positions(key):
+    value, about, rotation = KEYS[key]
+    assert (is_about_positions(key, value), states_rotation(key, value)) == (about, rotation)
+    assert (
+        is_about_positions(key, None)
+        == is_about_positions(key, False if "alibi" in key else None)
+        == (about and rotation)
+    )
+
+
+@pytest.mark.parametrize("place", ["outside", "inside", "both"])
+def test_transformers_ignores_the_fraction_where_no_class_reads_it(place):
+    block = {"rope_type": "default", "rope_theta": 1e4}
+    config = {"model_type": "llama", **SIZES, "rope_parameters": block}
+    config |= {} if place == "inside" else {"partial_rotary_factor": 0.5}
+    block |= {} if place == "outside" else {"partial_rotary_factor": 0.5}
+    assert from_config(config).rotary_dim == 32 and from_config(config, compat="transformers").rotary_dim == 64
+    block |= {"rope_type": "linear", "factor": 2.0}
+    with pytest.raises(ValueError, match=r"compat must be None for partial_rotary_factor=0\.5 and rope_type 'linear'"):
+        from_config(config, compat="transformers")
+
+
+@pytest.mark.parametrize("types", [None, ["sliding_attention"] * 5])
+@pytest.mark.parametrize("count", [None, 5])
+def test_the_last_layer_of_gemma_4_has_full_attention(types, count):
+    config = {"model_type": "gemma4_text", "hidden_size": 512, "num_attention_heads": 8, "head_dim": 64}
+    config |= {key: value for key, value in (("layer_types", types), ("num_hidden_layers", count)) if value is not None}
+    sliding, full = (from_config(config, layer_type=kind) for kind in ("sliding_attention", "full_attention"))
+    assert sliding != full and from_config(config, layer=3) == sliding
+    assert from_config(config, layer=4) == (sliding if types is None and count is None else full)
