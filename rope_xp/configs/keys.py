@@ -180,18 +180,21 @@ class Keys:
         """The value of a key that may have several names, or None. Two names must not have different values."""
         self._read.update(names)
         found = {name: self.mapping[name] for name in names if self.mapping.get(name) is not None}
-        values = list(found.values())
-        if any(value != values[0] for value in values[1:]):
+        first, *others = [*found.values()] or [None]
+        if any(value != first for value in others):
             raise wrong_value(f"keys of {self.name} must not contradict each other; got {found}")
-        return values[0] if values else None
+        return first
 
     def count(self, name: str, default: int | None = None) -> Any:
         value = self.get(name)
         if default and name not in self.mapping:
             self.assume("", name)
-        if value is not None and checks.count(name, value) >= 2**53:
+        if value is None:
+            return default
+        count = checks.count(name, value)
+        if count >= 2**53:
             raise wrong_value(f"{name} must be below 2**53; got {value}")
-        return default if value is None else checks.count(name, value)
+        return count
 
     def get_or_assume(self, name: str, row: str, default: object, source: str = "") -> Any:
         value = self.get(name)

@@ -28,7 +28,7 @@ Tensors: TypeAlias = Sequence[Tensor]
 
 @public("rope_xp.huggingface")
 def rotate_by_tables(xs: Tensors, cos: Tensor, sin: Tensor, table_format: TableFormat) -> list[Tensor]:
-    x = xs[0]
+    x, *_ = xs
     # Wrappers that cast arguments of modules may have cast the tables.
     dtype = torch.promote_types(x.dtype, torch.float32)
     cos, sin = (table.to(dtype)[(None,) * (x.ndim - table.ndim)] for table in table_format.to_columns(cos, sin))
@@ -142,8 +142,8 @@ def apply_function(signature: str, table_format: TableFormat, heads_axis: int | 
         axis = heads_axis if call.heads_axis is None else call.heads_axis
         if axis is not None:
             cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
-        rotated = call.rotate(arrays, cos, sin, table_format, *call.options)
-        return tuple(rotated) if len(arrays) > 1 else rotated[0]
+        first, *others = call.rotate(arrays, cos, sin, table_format, *call.options)
+        return (first, *others) if others else first
 
     return apply_rotary_pos_emb
 

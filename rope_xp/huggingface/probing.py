@@ -168,7 +168,7 @@ class AttentionRotation:
         queries, self._token_axes = arrays[0], [_axis_of_tokens(each) for each in arrays]
         self.name = getattr(reached.function, "__name__", type(reached.function).__name__)
         self.width, self.head_width = queries.shape[-1], _head_width(self.attention, queries)
-        x = torch.linspace(0.5, 1.5, self.width).expand(TOKENS, -1)
+        x = torch.ones(TOKENS, self.width)
         for axis in range(position_format.axes):
             rows[axis] = torch.arange(TOKENS)
             there, back = (self._rotated(x, each, position_format) for each in (rows, rows.flip(1)))

@@ -173,10 +173,10 @@ def _identified(config: PreTrainedConfig, layer_type: str | None, seq_len: int |
             missing.append(error)
     if not found:
         raise missing[0]
-    values = list(found.values())
-    if any(value != values[0] for value in values[1:]):
+    value, *others = dict.fromkeys(found.values())
+    if others:
         raise wrong_value(f"layer_type must be one of {', '.join(map(repr, found))}, which differ; got None")
-    return values[0]
+    return value
 
 
 def _of_layers(
@@ -219,7 +219,7 @@ def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> Rot
     def fn(x: Tensor, positions: Tensor) -> Tensor:
         return rotation(x, positions.reshape(rotation.format.axes, -1))
 
-    probe = Probe(fn, rotation.width, shape="seq dim", like=torch.zeros(1), axes=rotation.format.axes)
+    probe = Probe(fn, rotation.width, shape="seq dim", like=torch.zeros(()), axes=rotation.format.axes)
     found = identification_of(probe, LONGEST if seq_len is None else max(seq_len, 8))
     if found.rope is None or found.offset:
         unexplained = f"a function that no value explains. {' '.join(found.reasons)}"

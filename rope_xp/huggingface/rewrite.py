@@ -219,7 +219,7 @@ def _check_table(module: Module, rope: RotaryEmbedding) -> None:
     rows = torch.arange(len(table))
     if len(rows) > DIGIT_BASE**2:
         raise ValueError(f"its table has more than {DIGIT_BASE**2} rows")
-    exact = torch.cat(rope.sincos(rows, like=torch.zeros(1)), -1)
+    exact = torch.cat(rope.sincos(rows, like=torch.zeros(())), -1)
     if not equal_before_casts(table, exact, TABLE_TOLERANCE * (1 + rows[:, None] / 512)):
         raise ValueError("its table does not follow from head_dim and rotary_dim")
 
@@ -259,4 +259,4 @@ def _row_digits(module: Any) -> Tensor:
     """The number of each row of the table, in two digits: these are exact even after a cast to 16 bits."""
     table = module._buffers[TABLE_BUFFER]
     rows = torch.arange(len(table), device=table.device)
-    return torch.stack((rows // DIGIT_BASE, rows % DIGIT_BASE), -1)
+    return torch.stack((rows // DIGIT_BASE, rows % DIGIT_BASE), 1)

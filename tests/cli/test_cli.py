@@ -264,6 +264,10 @@ def test_layers_of_one_type_that_differ_have_numbers(run, file):
         ("layers 1", (1,), True),
     ]
     assert [each.layers for each in groups_of({**config, "num_hidden_layers": 2000}, None, None)] == [()]
+    assert [each.name for each in groups_of({**config, "no_rope_layers": [1, 0, 0, 0]}, None, None)] == [
+        "layers 0",
+        "layers 1-3",
+    ]
 
 
 def test_long_lists_are_not_read_once_for_each_layer(monkeypatch):
@@ -547,6 +551,10 @@ def test_doctor_says_what_fails(monkeypatch, tmp_path):
     for name, text in texts.items():
         (tmp_path / f"a_{name}.py").write_text(text)
     monkeypatch.setattr(doctor, "LIBRARIES", {f"a_{name}": f"a_{name}.make" for name in (*texts, "missing")})
+    monkeypatch.setattr(doctor, "PACKAGES", ("a-missing-one", "numpy", "another-missing-one", "click"))
+    assert [*doctor.diagnose().versions] == ["rope_xp", "python", "machine", "numpy", "click"]
+    assert doctor.diagnose().warnings[-1] == "a_array on cpu: fails: ZeroDivisionError: division by zero"
+    assert doctor.Diagnosis({}, (doctor.Library("x", "y", "z", "right"),)).warnings == ()
     assert [(each.name, each.device, each.kernel, each.result) for each in doctor.diagnose().libraries] == [
         ("a_broken", "-", "-", "cannot be imported: OSError: "),
         ("a_damaged", "-", "-", "cannot be imported: ImportError: first"),

@@ -4,6 +4,7 @@
 
 import inspect
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -15,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from tiny_models.models import FAMILIES, Family, build
 
+from rope_xp.huggingface import patch
 from rope_xp.huggingface.apply import APPLY_SIGNATURES, ROTATION_TOLERANCE, apply_function, largest_difference
 from rope_xp.huggingface.guard import equal_before_casts, float32_on_cpu
 from rope_xp.huggingface.rotary import TableFormat
@@ -295,3 +297,23 @@ def test_new_tensors_are_float32_on_the_cpu(dtype, device):
     assert {(each.dtype, each.device.type) for each in new} == {(torch.float32, "cpu")}
     assert {each.dtype for each in ones} == {torch.float64} and {each.dtype for each in own} == {dtype}
     assert product_.dtype == torch.float32 and not product_.requires_grad and there.is_meta
+
+
+@pytest.mark.parametrize(
+    "change, allowed", [(2.0**-21, True), (-(2.0**-21), True), (2.0**-18, False), (-(2.0**-18), False)]
+)
+def test_frequencies_of_another_device_may_differ_by_their_last_bits(change, allowed):
+    """Those of a model that is patched, and those that a state dict gives it."""
+    model = build(FAMILIES["Esm"])
+    for name, error in (("patch", ValueError), ("load", RuntimeError)):
+        with nullcontext() if allowed else pytest.raises(error, match=r"is not that of its config|have the values"):
+            if name == "load":
+                state = {
+                    key: each * (1 + change * key.endswith("inv_freq")) for key, each in model.state_dict().items()
+                }
+                patch(build(FAMILIES["Esm"])).load_state_dict(state)
+            else:
+                other = build(FAMILIES["Esm"])
+                for module in filter(is_rotary, other.modules()):
+                    module.inv_freq *= 1 + change
+                patch(other)

@@ -40,7 +40,7 @@ CASES = {
     "latent attention, rope_interleave": ("DeepseekV3", LAYERS | {"rope_interleave": False}, {}),
     "complex tables, some layers": ("Llama4Text", {"num_hidden_layers": 4}, {}),
     "reversed": ("NanoChat", LAYERS, {}),
-    "only the last of some layers": ("SmolLM3", {"num_hidden_layers": 4, "no_rope_layers": [0, 0, 0, 1]}, {"layer": 3}),
+    "last of some layers": ("SmolLM3", {"num_hidden_layers": 5, "no_rope_layers": [0, 0, 0, 0, 1]}, {"layer": 4}),
     "sliding layers": ("Gemma3Text", {"num_hidden_layers": 6}, {"layer_type": "sliding_attention"}),
     "full layers": ("Gemma3Text", {"num_hidden_layers": 6}, {"layer_type": "full_attention"}),
     "sections": ("Qwen2VL", {}, {}),
@@ -211,6 +211,12 @@ def tiny(**changes):
     [
         (lambda: transformers.DINOv3ViTConfig(**LAYERS), {}, ValueError, "takes .*pixel_values.*, and not positions"),
         (lambda: transformers.BertConfig(**LAYERS), {}, ValueError, "has no rotary module"),
+        (
+            lambda: transformers.SmolLM3Config(num_hidden_layers=6, no_rope_layers=[0, 0, 0, 0, 0, 1]),
+            {},
+            ValueError,
+            "an attention must apply the tables of a rotary module; got SmolLM3Attention: no format",
+        ),
         (
             lambda: transformers.Gemma3TextConfig(num_hidden_layers=6),
             {},

@@ -190,6 +190,8 @@ def test_unpatch_restores_objects_that_moved_along():
     before, rotary = tree(model := llama()), model.model.rotary_emb
     assert tree(unpatch(patch(model).double().train())) == before
     assert rotary.training and rotary.inv_freq.dtype == torch.float64
+    ours = patch(model.eval()).model.rotary_emb
+    assert ours.train() is ours and rotary.training and not ours.train(False).training and not rotary.training
 
 
 @pytest.mark.parametrize("copied", [copy.copy, lambda module: module._replicate_for_data_parallel()])

@@ -226,7 +226,7 @@ def _sections(file: File, rope: Embedding, name: str) -> Values:
         wanted = f"in order {gguf.AXES[name]!r}" if name in gguf.AXES else "None"
         raise wrong_value(f"sections must be {wanted} in GGUF files of {name!r}; got {sections}")
     _require_order(file, rope)
-    return {"rope.dimension_sections": [*sections.sizes, 0, 0, 0, 0][:4]}
+    return {"rope.dimension_sections": [*sections.sizes, 0, 0, 0][:4]}
 
 
 def _require_order(file: File, rope: Embedding) -> None:

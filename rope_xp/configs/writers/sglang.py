@@ -185,7 +185,7 @@ def _require_read(rope: Embedding, table: Table, known: Reading | None, block: C
     rotated = known.fixed.get("rotated")
     if rotated is not None and int(rotated * rope.head_dim + 1e-6) != rope.rotary_dim:
         raise unread(table.name, "partial_rotary_factor", model_type)
-    if rule != "default" and rule not in known.rules:
+    if rule not in ("default", *known.rules):
         raise unread(table.name, f"the rule {rule!r}", model_type)
     for key in ("mrope_section", "mrope_interleaved"):
         if key in block and key not in known.rules.get(rule, ()):

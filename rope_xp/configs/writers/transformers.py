@@ -1,7 +1,7 @@
 """Write an embedding as keys of transformers: `rope_parameters` of version 5, also for Axolotl; keys of version 4."""
 
 from dataclasses import fields
-from math import isclose, nextafter
+from math import inf, isclose, nextafter
 from typing import Any
 
 from rope_xp.configs import engines
@@ -234,7 +234,7 @@ def _of_rule(rule: Scaling) -> Values:
 def rotated_fraction(rope: Embedding) -> float:
     fraction = 2 * rope.pairs / rope.head_dim
     # transformers multiplies it by `head_dim` and rounds down.
-    return fraction if int(fraction * rope.head_dim) == rope.rotary_dim else nextafter(fraction, 1.0)
+    return fraction if int(fraction * rope.head_dim) == rope.rotary_dim else nextafter(fraction, inf)
 
 
 def keys_of_sections(sections: Sections) -> Values:
