@@ -101,8 +101,7 @@ def _embedding(contents: Contents, format_: str | None) -> tuple[RotaryEmbedding
         return None, None, [("embedding: cannot tell", "no config is beside the tensors")]
     if _is_of_other_names(contents, format_):
         return None, None, [("embedding: cannot tell", OF_OTHER_NAMES)]
-    of_transformers = contents.config_path is not None and contents.config_path.name == "config.json"
-    options: Values = {"layout": "interleaved"} if format_ == META and of_transformers else {}
+    options: Values = {"layout": "interleaved"} if format_ == META else {}
     try:
         found = from_config(contents.config, **options)
     except (TypeError, ValueError) as error:

@@ -404,10 +404,19 @@ def test_the_width_of_a_head_is_a_whole_part_of_the_rows(heads, rows, head_dim):
     assert found.kv_heads == (None if head_dim is None else 20 // head_dim)
 
 
-@pytest.mark.parametrize("heads, hidden, head_dim", [(4, 40, 10), (6, 40, None), (8, 20, None)])
+def test_the_first_weight_of_queries_is_named_and_stacked_layers_are_counted():
+    bias = Q.format(0).replace("weight", "bias")
+    several = {bias: [40], **{Q.format(layer): [40, 24] for layer in (1, 0)}, K.format(0): [20, 24]}
+    assert f"40 rows of {Q.format(1)} / 4 heads" in str(of_names(several, {"num_attention_heads": 4}).to_dict())
+    stacked = of_names({"decoder.layers.self_attention.linear_qkv.weight": [3, 80, 24]}, {"num_attention_heads": 4})
+    assert (stacked.layers, stacked.hidden_size) == (3, 24)
+
+
+@pytest.mark.parametrize("heads, hidden, head_dim", [(4, 40, 10), (3, 51, 17), (6, 40, None), (8, 20, None)])
 def test_the_width_of_a_head_is_a_whole_part_of_the_hidden_size(heads, hidden, head_dim):
     config = {"num_attention_heads": heads, "hidden_size": hidden}
     assert of_names({QKV.format(0): [3 * hidden, hidden]}, config).head_dim == head_dim
+    assert head_dim is None or of_names({QKV.format(0): [3 * hidden + 1, hidden]}, config).head_dim is None
     assert of_names({"w": [3]}, config).head_dim == head_dim
 
 
