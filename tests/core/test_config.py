@@ -714,7 +714,10 @@ def test_bad_files(tmp_path, text, message):
         from_config(path)
 
 
-def test_links_that_lead_nowhere(tmp_path):
+def test_links_that_lead_to_a_file_and_nowhere(tmp_path):
+    (tmp_path / "file").write_text(json.dumps(LLAMA))
+    (tmp_path / "link").symlink_to("file")
+    assert from_config(tmp_path / "link") == from_config(LLAMA)
     (tmp_path / "config.json").symlink_to(tmp_path / "other.json")
     (tmp_path / "other.json").symlink_to(tmp_path / "config.json")
     with pytest.raises(FileNotFoundError, match=r"^from_config: .*config\.json', a link to .* or in a loop of links$"):

@@ -142,6 +142,8 @@ def test_vllm_replaces_a_block():
 def test_vllm_reads_rope_type_only():
     rope = from_config(LLAMA, flags=vllm(rope_scaling={"type": "linear", "factor": 4.0, "rope_theta": 5e5}))
     assert rope.scaling is None and "and not type='linear'" in remarks(rope)
+    rope = from_config(LLAMA, flags=vllm(rope_scaling={**YARN, "type": "yarn", "rope_theta": 5e5}))
+    assert rope.scaling.factor == 4.0 and "and not type=" not in remarks(rope)
 
 
 def test_vllm_merges_into_a_part_and_ignores_what_is_outside():
@@ -513,6 +515,18 @@ def test_lengths_of_vllm():
     for text in ("1.5", "1.5K", "1.", "k", "1kk", "-2", "1e3", "1234567890123", "1.1234567k", ""):
         with pytest.raises(ValueError, match=f"such as 131072 or 128K; got '{text}'"):
             command_line(["--max-model-len", text])
+
+
+@pytest.mark.parametrize("original, factor", [(2, 2.0), (4, 4.0), (4096, 4.0)])
+def test_the_factor_of_longrope_follows_from_lengths_above_1(original, factor):
+    attention = math.sqrt(1 + math.log(factor) / math.log(original))
+    more = {"context_length": int(original * factor), "rope.scaling.original_context_length": original}
+    more |= {"rope.scaling.attn_factor": attention}
+    file = LONG | {f"phi3.{key}": value for key, value in more.items()}
+    rope = from_config(file, seq_len=1)
+    assert rope.scaling.factor == factor and rope.attention_factor == pytest.approx(attention, rel=1e-9)
+    with pytest.raises(ValueError, match="original_max_position_embeddings must be at least 2; got 1"):
+        from_config(file | {"phi3.rope.scaling.original_context_length": 1})
 
 
 def test_known_names_are_not_harmless():
