@@ -22,6 +22,7 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
+from rope_xp.configs import writers
 from rope_xp.configs.engines import table
 from rope_xp.configs.writers import TARGETS, Options, with_length
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, gguf_layout
@@ -192,6 +193,16 @@ def test_layers_that_differ_need_a_place_each():
                 else:
                     each.to_config(target)
     assert from_config(CONFIGS["qwen3-8b-yarn"], layer=3)._provenance.layer_type == ""
+
+
+def test_keys_of_types_of_layers_are_joined_where_they_do_not_differ():
+    keys = {"a": 1, "text_config": {"b": 2, "rope_parameters": {"full": {"c": 3}}}, "rope_scaling": {"factor": 2.0}}
+    other = {"a": 1, "text_config": {"d": 4, "rope_parameters": {"sliding": {"c": 5}}}, "e": 6}
+    joined = {"b": 2, "rope_parameters": {"full": {"c": 3}, "sliding": {"c": 5}}, "d": 4}
+    assert writers._joined("x", {"one": keys, "other": other}) == {**keys, "text_config": joined, "e": 6}
+    for different in ({"a": 2}, {"rope_scaling": {"type": "linear"}}, {"a": {}}, {"text_config": {"b": 3}}):
+        with pytest.raises(ValueError, match="layers must differ only in keys that x has for each of their types; got"):
+            writers._joined("x", {"one": keys, "other": different})
 
 
 def test_every_refused_golden_exists():
@@ -495,3 +506,4 @@ def test_a_model_type_whose_reading_is_not_known_is_warned_of(target, name, mode
         rope.to_config(target)
     wanted = f"whether {name} reads these keys for model type {whole or model_type!r} is not known"
     assert [str(each.message) for each in caught] == ([] if (whole or model_type) in known else [wanted])
+    assert {each.filename for each in caught} <= {__file__}  # the line that calls the library
