@@ -25,7 +25,7 @@ LIBRARIES = {
     "mlx": "mlx.core.array",
 }
 ROPE = rope_xp.RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
-POSITIONS = np.asarray([0, 1, 100_000, 2**24 - 1])
+POSITIONS = 2 ** np.arange(25) - 1
 # Of the largest input: two products with tables that are within 2e-7, and three roundings to float32.
 TOLERANCE = 1e-6
 
@@ -103,9 +103,9 @@ def _tested(name: str, device: str, make: Callable[..., Any]) -> Library:
 def _expected(x: np.ndarray) -> np.ndarray:
     """The rotation by complex numbers in float64, which is exact enough at these positions."""
     turns = np.exp(1j * np.outer(POSITIONS, 10_000.0 ** (-np.arange(32) / 32)))
-    first, second = np.split(x.astype(np.float64), 2, axis=-1)
+    first, second = np.split(x.astype(np.float64), 2, axis=1)
     rotated = (first + 1j * second) * turns
-    return np.concatenate([rotated.real, rotated.imag], axis=-1)
+    return np.concatenate([rotated.real, rotated.imag], axis=1)
 
 
 def _first_line(error: BaseException) -> str:

@@ -204,9 +204,10 @@ def _start_of_data(reader: _Reader, metadata: Values) -> int:
 def _values(reader: _Reader, start: int, name: str, tensor: GGUFTensor) -> list[float]:
     if tensor.type != FLOAT32 or len(tensor.shape) != 1 or tensor.shape[0] > MAX_LIST:
         reader.fail(f"at most {MAX_LIST} float32 values in {name!r}", f"type {tensor.type}, shape {tensor.shape}")
-    length = 4 * tensor.shape[0]
+    (count,) = tensor.shape
+    length = 4 * count
     reader.file.seek(start + tensor.offset)
     data = reader.file.read(length)
     if len(data) < length:
         reader.fail(f"all values of {name!r}", f"{len(data)} of {length} bytes")
-    return list(struct.unpack(f"<{tensor.shape[0]}f", data))
+    return list(struct.unpack(f"<{count}f", data))
