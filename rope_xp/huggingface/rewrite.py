@@ -160,7 +160,7 @@ def copy_with_globals(function: FunctionType, new_values: Values, cells: Iterabl
     names = {"__builtins__", "__package__", *names_used_by(function)}
     copied = names & module_globals.keys() - {"__name__"}  # torch.compile would look up the module of that name
     own_globals = {name: module_globals[name] for name in copied} | new_values
-    new = FunctionType(function.__code__, own_globals, function.__name__, function.__defaults__, tuple(cells) or None)
+    new = FunctionType(function.__code__, own_globals, function.__name__, function.__defaults__, tuple(cells))
     new.__kwdefaults__ = function.__kwdefaults__
     for name in ("__module__", "__qualname__", "__doc__", "__annotations__"):
         setattr(new, name, getattr(function, name))

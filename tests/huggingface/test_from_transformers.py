@@ -43,6 +43,7 @@ CASES = {
     "last of some layers": ("SmolLM3", {"num_hidden_layers": 5, "no_rope_layers": [0, 0, 0, 0, 1]}, {"layer": 4}),
     "sliding layers": ("Gemma3Text", {"num_hidden_layers": 6}, {"layer_type": "sliding_attention"}),
     "full layers": ("Gemma3Text", {"num_hidden_layers": 6}, {"layer_type": "full_attention"}),
+    "wider heads of full layers": ("Gemma4Text", {"num_hidden_layers": 6}, {"layer_type": "full_attention"}),
     "sections": ("Qwen2VL", {}, {}),
     "interleaved sections": ("Qwen3VLText", LAYERS, {}),
     "vision": ("Qwen2VL", {}, {"part": "vision"}),
