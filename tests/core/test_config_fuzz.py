@@ -6,6 +6,7 @@ In form is ``from_config: <requirement>; got <value>``, a ValueError or TypeErro
 import copy
 import json
 import math
+import random
 import re
 import signal
 import sys
@@ -17,9 +18,9 @@ import pytest
 from configs import CONFIGS, GOLDENS, at, changed, paths_of, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readings import ABOUT, a_config
 
 from rope_xp import from_config
-from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.keys import OTHER_KEYS
 
 CASES = [(golden["config"], golden["kwargs"]) for golden in GOLDENS]
@@ -222,37 +223,19 @@ def test_junk_is_refused_or_was_not_read(case, data, junk):
     assert found in (ERROR, whole(name, **choice)) or found == outcome(without(name, path), choice), path
 
 
-EXTRA = sorted({path[-1] for paths in KEYS.values() for path in paths})
-KIND = st.sampled_from(["value", "delete", "extra", "family"])
-CHANGE = st.tuples(KIND, st.integers(0), st.sampled_from(SMALL + JUNK))
-CHOICES = {
-    "seq_len": st.sampled_from([1, 10**6, 2**53 - 1]),
-    "compat": st.just("transformers"),
-    "layout": st.sampled_from(["half", "interleaved"]),
-    "strict": st.booleans(),
-}
+EXTRA = {path[-1] for paths in KEYS.values() for path in paths}
 
 
 @settings(max_examples=8 * EXAMPLES, deadline=None)
-@given(CASE, st.lists(CHANGE, min_size=1, max_size=4), st.fixed_dictionaries({}, optional=CHOICES))
-def test_any_changes_give_a_usable_value_or_an_error_in_form(case, changes, more):
-    name, choice = case
-    config = copy.deepcopy(CONFIGS[name])
-    for kind, number, value in changes:
-        paths = list(paths_of(config))
-        if not paths:
-            break
-        path = paths[number % len(paths)]
-        home = at(config, path[:-1])
-        if kind == "value":
-            home[path[-1]] = copy.deepcopy(value)
-        elif kind == "delete":
-            del home[path[-1]]
-        elif isinstance(home, dict):
-            names = EXTRA if kind == "extra" else sorted(FAMILIES)
-            drawn = names[number % len(names)]
-            home["model_type" if kind == "family" else drawn] = drawn if kind == "family" else copy.deepcopy(value)
-    outcome(config, {**choice, **more})
+@given(st.integers(0), st.sampled_from(SMALL + JUNK))
+def test_any_changes_give_a_usable_value_or_an_error_in_form(number, value):
+    """Those of the recorded readings; of half of them, a key about rotation also gets another value."""
+    draw = random.Random(number)
+    config, choice = a_config(draw)
+    if paths := [path for path in paths_of(config) if ABOUT.search(str(path[-1]))][: 999 * (number % 2)]:
+        path = draw.choice(paths)
+        at(config, path[:-1])[path[-1]] = copy.deepcopy(value)
+    outcome(config, {**choice, "strict": draw.random() < 0.2})
 
 
 @pytest.mark.parametrize("name", CONFIGS)
