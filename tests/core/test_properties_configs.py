@@ -3,15 +3,18 @@
 import re
 import string
 from contextlib import nullcontext
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rope_xp import YarnScaling, from_config
+from rope_xp import RotaryEmbedding, YarnScaling, from_config
 from rope_xp.configs import layers as types
+from rope_xp.configs.families.indexers import note_on_indexer
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.keys import SHORTEST, Keys, Spelling, is_about_positions, states_rotation
+from rope_xp.layouts import LAYOUTS
 
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2}
 letters = st.sampled_from(string.ascii_lowercase)
@@ -331,3 +334,19 @@ def test_layers_that_are_rotated_although_they_have_full_attention(dense_prefix)
         config = {**keys, "prefix_dense_sliding_window_pattern": pattern}
         found = [layer for layer in (None, 0, 1, 2, 3) if rotated(Keys("x", config), layer, full)]
         assert found == (layers if dense_prefix else [])
+
+
+def test_layers_of_lfm2_have_attention_unless_a_list_leaves_them_out():
+    config = {"model_type": "lfm2", **SIZES, "num_hidden_layers": 3}
+    for keys, rotated in (({}, [0, 1, 2]), ({"full_attn_idxs": [1]}, [1])):
+        assert [n for n in range(3) if from_config(config | keys, layer=n) is not None] == rotated
+
+
+@pytest.mark.parametrize("layout, other", [*product(LAYOUTS, LAYOUTS)])
+@pytest.mark.parametrize("first", [0, 4])
+def test_the_note_on_an_indexer_compares_layouts(layout, other, first):
+    attention = RotaryEmbedding(head_dim=8, layout=layout, base=1e4)
+    indexer = RotaryEmbedding(head_dim=12, layout=other, base=1e4, rotary_dim=8, first_channel=first)
+    same, place = "the same" if layout == other else "another layout than the attention", "last" if first else "first"
+    note = f'layout {other} ({same}), the {place} 8 of 12 channels: from_config(config, part="indexer")'
+    assert note_on_indexer(attention, indexer) == note
