@@ -435,7 +435,7 @@ def _inverse(it: "Explanation") -> str:
 
 
 def _precision(it: "Explanation") -> str:
-    if it.float32_error is None or it.bfloat16_step is None:
+    if it.context is None or it.float32_error is None or it.bfloat16_step is None:
         return ""
     radians, pair = it.float32_error
     error = f"wrong by up to {radians:.2g} radians (pair {pair})" if radians else "exact"
