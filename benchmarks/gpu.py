@@ -213,7 +213,7 @@ def measure(backend, device, bench):
 
 def overheads(device, backend):
     """Times of a decoding step: calls one after another, the replay of a CUDA graph, and Python's part alone."""
-    from rope_xp.kernels import cuda_kernel
+    from rope_xp.kernels import triton_kernel
 
     load = replace(LOADS["decode"], heads=(2, 1) if device.dry else LOADS["decode"].heads)
     for given in GIVEN:
@@ -228,11 +228,11 @@ def overheads(device, backend):
             with device.torch.cuda.graph(graph):
                 run()
             row["graph"] = device.wall(graph.replay)
-        launch, cuda_kernel.rotate = cuda_kernel.rotate, NoLaunch()
+        launch, triton_kernel.rotate = triton_kernel.rotate, NoLaunch()
         try:
             row["Python"] = device.wall(run)
         finally:
-            cuda_kernel.rotate = launch
+            triton_kernel.rotate = launch
         yield row
 
 

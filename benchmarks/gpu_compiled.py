@@ -42,11 +42,12 @@ def compiled_for(target):
     from triton.backends.compiler import GPUTarget
 
     from rope_xp.arrays import exact_phases
-    from rope_xp.kernels import cuda, cuda_kernel
+    from rope_xp.kernels import triton as kernel
+    from rope_xp.kernels import triton_kernel
     from rope_xp.kernels.reference import Rotation
 
     kind, arch, warp = TARGETS[target]
-    compiled, kernel = [], cuda_kernel.rotate
+    compiled, rotate = [], triton_kernel.rotate
 
     class Driver:
         """Says that this target is the device."""
@@ -59,20 +60,20 @@ def compiled_for(target):
         """The kernel, which is compiled in place of being launched."""
 
         def __getitem__(self, grid):
-            return lambda *args, **options: compiled.append(kernel.warmup(*args, grid=grid, **options))
+            return lambda *args, **options: compiled.append(rotate.warmup(*args, grid=grid, **options))
 
     triton.runtime.driver.set_active(Driver())
-    cuda_kernel.rotate, cuda.WARP_SIZE = Compiling(), warp
+    triton_kernel.rotate, kernel.WARP_SIZE = Compiling(), warp
     where, table = torch.empty(1, 1, 64, dtype=torch.int64), torch.empty(64, WIDTH // 2)
     angles = {"tables": (table[None, None],) * 2, "rows": (table, table, where), "positions": (where,)}
-    by_positions = cuda.ByPositions(exact_phases.Frequencies((1.0,) * (WIDTH // 2)), 1.5)
+    by_positions = kernel.ByPositions(exact_phases.Frequencies((1.0,) * (WIDTH // 2)), 1.5)
     for dtype in DTYPES:
         xs = [torch.empty(1, heads, 64, WIDTH, dtype=getattr(torch, dtype)) for heads in HEADS]
         for source in SOURCES:
             compiled.clear()
             for layout in common.LAYOUTS:
                 for inplace in (False, True):
-                    rotate_all = by_positions.rotate_all if source == "positions" else cuda.rotate_all
+                    rotate_all = by_positions.rotate_all if source == "positions" else kernel.rotate_all
                     rotate_all(xs, [angles[source]] * 2, Rotation(layout, layout), inplace)
             yield [source, dtype, *map(max, zip(*map(registers_and_memory, compiled))), all(map(is_wide, compiled))]
 
@@ -105,7 +106,7 @@ def bytes_moved(batch, seq, dtype, source):
     """The bytes that the programs of a launch read and write, as a multiple of those of q, k and their results."""
     import torch
 
-    from rope_xp.kernels import cuda
+    from rope_xp.kernels import triton as kernel
     from rope_xp.kernels.reference import Rotation
 
     xs = [torch.empty(batch, heads, seq, WIDTH, dtype=getattr(torch, dtype), device="meta") for heads in HEADS]
@@ -115,7 +116,7 @@ def bytes_moved(batch, seq, dtype, source):
     if source == "positions":
         words = torch.empty(2, WIDTH // 2, dtype=torch.int64, device="meta")
         angles = (words, words, *angles)
-    program = cuda.prepare(xs, [angles] * 2, Rotation("half", "half"))
+    program = kernel.prepare(xs, [angles] * 2, Rotation("half", "half"))
     rows = program.launches[0].options["ROWS"]
     of_arrays = 2 * sum(x.numel() * x.itemsize for x in xs)
     of_angles = rows * 2 * (WIDTH // 2) * 4 * (source != "positions") + rows * 8 * (source != "tables")

@@ -68,7 +68,7 @@ def _import_triton():
 
     with knobs.runtime.scope():
         knobs.runtime.interpret = not torch.cuda.is_available()
-        importlib.import_module("rope_xp.kernels.cuda")
+        importlib.import_module("rope_xp.kernels.triton")
     settings.register_profile("interpreted", max_examples=4)
     settings.load_profile("interpreted")
 

@@ -11,7 +11,7 @@ import numpy as np
 from rope_xp.arrays import checks, exact_phases, libraries, signature, threads  # noqa: F401 (threads registers a hook for forks)
 from rope_xp.arrays.alignment import Alignment, align_angles
 from rope_xp.errors import wrong_value
-from rope_xp.kernels import faults, numpy_kernel, reference
+from rope_xp.kernels import blocked, faults, reference
 from rope_xp.kernels.reference import Angles, Rotation
 from rope_xp.types import Array
 
@@ -25,8 +25,6 @@ KERNELS = {
     "triton": "compiled, for torch on CUDA; rotates queries and keys in one launch",
     "xla": "the operations that XLA fuses best, for JAX",
 }
-# The modules whose names differ from those of their kernels.
-_MODULE_NAMES = {"blocked": "numpy_kernel", "numba": "numba_kernel", "triton": "cuda"}
 # The faster kernels for each kind of memory, fastest first, for all floating dtypes.
 _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("xla",)}
 
@@ -144,7 +142,7 @@ def prepare_tables(positions: Array, arrays: Sequence[Array], frequencies: Any, 
     if host_view(positions) is None:
         return None
     compiled = compiled_sincos(positions, kernel)
-    return (numpy_kernel if compiled is None else compiled).prepare_tables(positions, frequencies, scale)
+    return (blocked if compiled is None else compiled).prepare_tables(positions, frequencies, scale)
 
 
 def sin_cos(positions: Array, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:
@@ -205,10 +203,10 @@ def _is_traced(x: Array) -> bool:
 
 def _operators() -> Any:
     try:
-        from rope_xp.kernels import cuda
+        from rope_xp.kernels import triton
     except Exception as problem:
         return ImportError(faults.reason(problem))
-    return cuda
+    return triton
 
 
 def _memory_of(x: Any) -> str:
@@ -284,7 +282,7 @@ def _kernel_module(name: str) -> Any:
         with _importing:
             if package in ("numba", "triton"):  # without it, the module need not be opened
                 import_module(package)
-            return import_module(f"rope_xp.kernels.{_MODULE_NAMES.get(name, name)}")
+            return import_module(f"rope_xp.kernels.{name}")
     except ModuleNotFoundError as problem:
         absent = ModuleNotFoundError(str(problem)) if problem.name == package else None
         broken = ImportError(faults.reason(problem))

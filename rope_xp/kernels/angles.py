@@ -11,7 +11,7 @@ from rope_xp.arrays.alignment import leading_axes
 from rope_xp.arrays.signature import Plans, is_compiling
 from rope_xp.errors import public, wrong_value
 from rope_xp.frequencies import geometric
-from rope_xp.kernels import Kernel, numpy_kernel
+from rope_xp.kernels import Kernel, blocked
 from rope_xp.kernels.reference import join_pairs
 from rope_xp.kernels.tables import TableScale
 from rope_xp.positions.sequence import count_from
@@ -267,10 +267,10 @@ def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel
     if not frequencies.is_single_row:
         return None
     # Real positions: whole numbers give the same bits as integers.
-    whole, fractions = numpy_kernel.integers_and_fractions(numbers)
+    whole, fractions = blocked.integers_and_fractions(numbers)
     sin, cos = kernels.prepare_tables(whole, [whole], frequencies, 1.0, kernel).run(whole, whole)
     others = fractions != 0.0
-    sin[others], cos[others] = numpy_kernel.sin_cos(numbers[others], frequencies)
+    sin[others], cos[others] = blocked.sin_cos(numbers[others], frequencies)
     return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 

@@ -11,7 +11,8 @@ from numpy.lib.array_utils import byte_bounds
 from samples import radians
 
 from rope_xp.arrays import memory, signature
-from rope_xp.kernels import numba_kernel, reference
+from rope_xp.kernels import numba as kernel
+from rope_xp.kernels import reference
 from rope_xp.kernels.reference import Rotation
 
 ROTATIONS = [
@@ -38,10 +39,10 @@ def copied(x):
 def assert_equals_the_reference(host, xs, angles, rotation, program=None):
     """New arrays and written ones, bit for bit; NaN where it has NaN."""
     truths = [host.numpy(y) for y in reference.rotate_all(xs, reference.tables_of(angles), rotation)]
-    program = program or numba_kernel.prepare(xs, angles, rotation, inplace=False)
+    program = program or kernel.prepare(xs, angles, rotation, inplace=False)
     results = program.run(xs, angles)
     written = [copied(x) for x in xs]
-    in_place = numba_kernel.prepare(written, angles, rotation, inplace=True)
+    in_place = kernel.prepare(written, angles, rotation, inplace=True)
     assert all(one is other for one, other in zip(in_place.run(written, angles), written, strict=True))
     for x, result, y, truth in zip(xs, results, written, truths, strict=True):
         assert result.dtype == x.dtype and result is not x
@@ -67,7 +68,7 @@ def test_positions_select_rows(host, dtype, integer, rotation):
     angles = rows_and_positions(host, dtype, integer)
     xs = [host.random(2, 5, heads, 76, seed=heads, dtype=dtype) for heads in (3, 1)]
     assert_equals_the_reference(host, xs, [angles, angles], rotation)
-    (result, _) = numba_kernel.rotate_all(xs, [angles, angles], rotation)
+    (result, _) = kernel.rotate_all(xs, [angles, angles], rotation)
     turned = host.numpy(result)[..., rotation.first_channel : rotation.first_channel + 72]
     assert (np.isnan(turned).all(axis=(-2, -1)) == [[0, 0, 0, 1, 1], [1, 0, 0, 1, 1]]).all()
     assert np.isnan(turned).sum() == 5 * 3 * 72
@@ -92,7 +93,7 @@ def test_dtypes_differ_within_a_call(host, rotation):
 def test_a_program_rotates_other_numbers_of_its_signature(host):
     xs, others = ([host.random(2, 5, heads, 24, seed=seed + heads) for heads in (4, 2)] for seed in (0, 7))
     tables, turned = host.tables(radians(1, 5, 1, 12)), host.tables(radians(1, 5, 1, 12, seed=3))
-    program = numba_kernel.prepare(xs, [tables, tables], ROTATIONS[0])
+    program = kernel.prepare(xs, [tables, tables], ROTATIONS[0])
     assert_equals_the_reference(host, others, [turned, turned], ROTATIONS[0], program)
     without_axes = [table[0, :, 0] for table in turned]
     for result, truth in zip(program.run(others, [without_axes] * 2), program.run(others, [turned] * 2), strict=True):
@@ -112,8 +113,8 @@ def test_angles_that_need_a_conversion_have_no_program(host, wrong):
     else:
         positions = host.array(np.clip(host.numpy(positions), 0, 20), "int16" if wrong == "small integers" else "uint8")
     given = [(sin, cos, positions)]
-    assert numba_kernel.prepare([x], given, ROTATIONS[0]) is None
-    (result,) = numba_kernel.rotate_all([x], given, ROTATIONS[0])
+    assert kernel.prepare([x], given, ROTATIONS[0]) is None
+    (result,) = kernel.rotate_all([x], given, ROTATIONS[0])
     (truth,) = reference.rotate_all([x], reference.tables_of(given), ROTATIONS[0])
     np.testing.assert_array_equal(host.numpy(result), host.numpy(truth))
 
@@ -121,7 +122,7 @@ def test_angles_that_need_a_conversion_have_no_program(host, wrong):
 @pytest.mark.parametrize("shape, given", [((5, 3, 24), (4, 3, 12)), ((5, 24), (5, 13)), ((5, 3, 24), (5, 12))])
 def test_tables_of_other_shapes_are_refused(host, shape, given):
     with pytest.raises(ValueError, match=r"^rotate: tables must broadcast against x of shape .*; got"):
-        numba_kernel.prepare([host.random(*shape)], [host.tables(radians(*given))], ROTATIONS[0])
+        kernel.prepare([host.random(*shape)], [host.tables(radians(*given))], ROTATIONS[0])
 
 
 @pytest.mark.parametrize("given", ["tables", "positions"])
@@ -133,7 +134,7 @@ def test_threads_share_a_program(host, given):
     if given == "tables":
         angles = [table[None, :, None] for table in angles[:2]]
     truths = [reference.rotate_all(each, reference.tables_of([angles, angles]), rotation) for each in xs]
-    program = numba_kernel.prepare(xs[0], [angles, angles], rotation, inplace=True)
+    program = kernel.prepare(xs[0], [angles, angles], rotation, inplace=True)
     assert program.launches[0].threads > 2
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda each: program.run(each, [angles, angles]), xs, timeout=120))
@@ -148,16 +149,16 @@ def test_each_thread_changes_the_layout_in_a_row_of_its_own(monkeypatch):
 
     def run(entry, address, parts, count, job, *owners):
         for first, end in ((0, 1), (1, parts)):
-            job[numba_kernel._TAKEN], job[numba_kernel._ALL_PARTS] = first, end
+            job[kernel._TAKEN], job[kernel._ALL_PARTS] = first, end
             entry(address)
         jobs.append(job)
 
-    monkeypatch.setattr(numba_kernel, "numba_threads", lambda: 2)
-    monkeypatch.setattr(numba_kernel.threads, "run", run)
+    monkeypatch.setattr(kernel, "numba_threads", lambda: 2)
+    monkeypatch.setattr(kernel.threads, "run", run)
     host = LIBRARIES["numpy"]
     x, tables = host.random(1, 1030, 4, 130), host.tables(radians(1, 1030, 1, 50))
     truth = reference.rotate_all([x], [tables], ROTATIONS[3])
-    program = numba_kernel.prepare([x], [tables], ROTATIONS[3], inplace=True)
+    program = kernel.prepare([x], [tables], ROTATIONS[3], inplace=True)
     np.testing.assert_array_equal(program.run([x], [tables]), truth)
     rows = np.reshape(jobs[0][-2 * program.launches[0].words_per_thread :], (2, -1))
     assert rows.any(axis=1).all()
@@ -165,8 +166,8 @@ def test_each_thread_changes_the_layout_in_a_row_of_its_own(monkeypatch):
 
 def test_programs_keep_no_array(host):
     x, tables = host.random(2, 5, 3, 26), host.tables(radians(1, 5, 1, 13))
-    numba_kernel.rotate_all([x], [tables], ROTATIONS[0])
-    program = numba_kernel.prepare([x], [tables], ROTATIONS[0])
+    kernel.rotate_all([x], [tables], ROTATIONS[0])
+    program = kernel.prepare([x], [tables], ROTATIONS[0])
     program.run([x], [tables])
     kept = [weakref.ref(each) for each in (x, *tables)]
     del x, tables
@@ -178,8 +179,8 @@ def test_the_programs_that_are_kept_are_limited(host, monkeypatch):
     monkeypatch.setattr(signature, "MAX_PLANS", 4)
     tables = host.tables(radians(1, 4))
     for rows in range(6):
-        numba_kernel.rotate_all([host.random(rows, 8)], [tables], ROTATIONS[0])
-        assert len(numba_kernel._programs) <= 4
+        kernel.rotate_all([host.random(rows, 8)], [tables], ROTATIONS[0])
+        assert len(kernel._programs) <= 4
 
 
 def test_addresses_of_numpy_arrays():

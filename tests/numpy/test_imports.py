@@ -53,12 +53,12 @@ LAYER_OF = {module: number for number, line in enumerate(LAYERS.split("\n")) for
 # Names beyond the standard library and NumPy, and the modules that may import them.
 MAY_NAME = """
 array_api_compat arrays/libraries
-numba kernels/numba_kernel kernels/numba_jobs kernels/numba_pairs kernels/numba_sincos
+numba kernels/numba kernels/numba_jobs kernels/numba_pairs kernels/numba_sincos
 llvmlite kernels/numba_jobs kernels/numba_pairs
-torch torch kernels/autograd kernels/cuda kernels/graph huggingface/__init__ huggingface/guard
+torch torch kernels/autograd kernels/graph kernels/triton huggingface/__init__ huggingface/guard
 torch huggingface/rotary huggingface/same_tables huggingface/apply huggingface/rewrite
 torch huggingface/reading_models huggingface/probing
-triton kernels/cuda kernels/cuda_kernel
+triton kernels/triton kernels/triton_kernel
 transformers huggingface/__init__ huggingface/reading_models huggingface/rotary
 jax flax kernels/xla
 flax flax

@@ -10,13 +10,14 @@ from libraries import LIBRARIES
 
 from rope_xp import RotaryEmbedding, kernels
 from rope_xp.arrays import signature
-from rope_xp.kernels import autograd, cuda, cuda_kernel, faults
+from rope_xp.kernels import autograd, faults, triton_kernel
+from rope_xp.kernels import triton as kernel
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAMED = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, rotary_dim=10, first_channel=2, kernel="triton")
 ROPE = NAMED.replace(kernel="fastest")
 REFERENCE = NAMED.replace(kernel="reference")
-PROOF = len(cuda._TESTS)  # launches
+PROOF = len(kernel._TESTS)  # launches
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ class Planted:
     """The kernel, of which a launch is changed, from some launch on."""
 
     def __init__(self, change, first=0):
-        self.launch, self.change, self.first, self.count = cuda_kernel.rotate, change, first, 0
+        self.launch, self.change, self.first, self.count = triton_kernel.rotate, change, first, 0
 
     def __getitem__(self, grid):
         def launch(tasks, **options):
@@ -75,7 +76,7 @@ def writes_nan(launch, tasks, options):
 
 def plant(monkeypatch, change, first=0):
     planted = Planted(change, first)
-    monkeypatch.setattr(cuda_kernel, "rotate", planted)
+    monkeypatch.setattr(triton_kernel, "rotate", planted)
     return planted
 
 
@@ -156,7 +157,7 @@ def test_a_fault_of_one_variant_is_found(name, monkeypatch):
 
     plant(monkeypatch, turns_back_variant)
     with pytest.raises(ArithmeticError, match="differ from the reference"):
-        cuda.self_test(random(1))
+        kernel.self_test(random(1))
 
 
 def test_each_array_of_a_call_is_of_a_proven_dtype(monkeypatch):
@@ -197,7 +198,7 @@ def test_in_place_no_array_is_rotated_twice(monkeypatch):
     given = [tuple(table.to(x.dtype)[None, :, None] for table in sincos) for x in (q, k)]
     truth = REFERENCE(q, k, sincos=sincos, seq_dim=1)
     failed = []
-    by = autograd.WithFallback(cuda, lambda x, problem: failed.append((x.dtype, type(problem))))
+    by = autograd.WithFallback(kernel, lambda x, problem: failed.append((x.dtype, type(problem))))
     autograd.rotate_all([q, k], given, NAMED._rotation, by, inplace=True)
     assert_close((q, k), truth)
     assert failed == [(torch.float64, faults.LaunchError)]
@@ -230,16 +231,16 @@ def test_nothing_is_proven_where_operations_go_elsewhere(monkeypatch):
     planted = plant(monkeypatch, fails)
     q = random(2, 5, 3, 14)
     with torch.utils._python_dispatch.TorchDispatchMode():
-        assert not cuda.self_test(q)
-    assert not torch.func.grad(lambda x: x.sum() * 0 + float(cuda.self_test(x)))(q).any()
+        assert not kernel.self_test(q)
+    assert not torch.func.grad(lambda x: x.sum() * 0 + float(kernel.self_test(x)))(q).any()
     compiled = torch.compile(lambda x: NAMED(x, seq_dim=1), backend="aot_eager", fullgraph=True)
     with pytest.raises(Exception, match="no kernel image"):
         compiled(q)
     assert planted.count == 1 and not kernels._obstacles
-    monkeypatch.setattr(cuda_kernel, "rotate", planted.launch)
-    assert cuda.self_test(q)
+    monkeypatch.setattr(triton_kernel, "rotate", planted.launch)
+    assert kernel.self_test(q)
     with torch.inference_mode():
-        assert cuda.self_test(q)
+        assert kernel.self_test(q)
 
 
 def test_what_a_graph_captured_is_proven_afterwards(monkeypatch):
@@ -247,7 +248,7 @@ def test_what_a_graph_captured_is_proven_afterwards(monkeypatch):
     planted, q = plant(monkeypatch, writes_nothing), random(2, 5, 3, 14)
     sincos = REFERENCE.sincos(np.arange(5), like=q)
     with monkeypatch.context() as capture:
-        capture.setattr(cuda, "_is_captured", lambda x: True)
+        capture.setattr(kernel, "_is_captured", lambda x: True)
         for launches in (1, 2):
             ROPE(q, sincos=sincos, seq_dim=1)
             assert planted.count == launches and not kernels._obstacles

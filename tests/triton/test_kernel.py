@@ -19,8 +19,8 @@ from torch.autograd import forward_ad
 
 from rope_xp import RotaryEmbedding, XPos
 from rope_xp.arrays import exact_phases
-from rope_xp.kernels import autograd, cuda_kernel, reference
-from rope_xp.kernels import cuda as kernel
+from rope_xp.kernels import autograd, reference, triton_kernel
+from rope_xp.kernels import triton as kernel
 from rope_xp.kernels.reference import Rotation
 
 ON_GPU = torch.cuda.is_available()
@@ -71,14 +71,14 @@ def tested_dtypes():
 @pytest.fixture
 def launches(monkeypatch):
     """The grids of all launches."""
-    grids, launch = [], cuda_kernel.rotate
+    grids, launch = [], triton_kernel.rotate
 
     class Counting:
         def __getitem__(self, grid):
             grids.append(grid)
             return launch[grid]
 
-    monkeypatch.setattr(cuda_kernel, "rotate", Counting())
+    monkeypatch.setattr(triton_kernel, "rotate", Counting())
     return grids
 
 
@@ -555,8 +555,8 @@ COMPILES = """
     from triton.backends.compiler import GPUTarget
 
     from rope_xp.arrays import exact_phases
-    from rope_xp.kernels import cuda as kernel
-    from rope_xp.kernels import cuda_kernel
+    from rope_xp.kernels import triton as kernel
+    from rope_xp.kernels import triton_kernel
     from rope_xp.kernels.reference import Rotation
 
     class Driver:
@@ -569,7 +569,7 @@ COMPILES = """
             return lambda *args, **options: compiled.append(ROTATE.warmup(*args, grid=grid, **options))
 
     triton.runtime.driver.set_active(Driver())
-    ROTATE, cuda_kernel.rotate, compiled = cuda_kernel.rotate, Compiling(), []
+    ROTATE, triton_kernel.rotate, compiled = triton_kernel.rotate, Compiling(), []
 
     def queries_and_keys(dtype, batch, seq, dim):
         return [torch.empty(batch, heads, seq, dim, dtype=dtype) for heads in (8, 2)]
@@ -653,7 +653,7 @@ def test_without_a_c_compiler_the_kernel_cannot_be_imported(tmp_path):
 
         torch.cuda.is_available = lambda: True
         try:
-            import rope_xp.kernels.cuda
+            import rope_xp.kernels.triton
         except ImportError as problem:
             assert str(problem).startswith("Triton cannot launch kernels here: "), problem
         else:

@@ -19,9 +19,9 @@ from triton import knobs
 from triton.runtime import driver
 
 from rope_xp.arrays import checks, exact_phases
-from rope_xp.kernels import autograd, cuda_kernel, faults, reference
-from rope_xp.kernels.cuda_kernel import Task, packed
+from rope_xp.kernels import autograd, faults, reference, triton_kernel
 from rope_xp.kernels.reference import Angles, Rotation, Tables
+from rope_xp.kernels.triton_kernel import Task, packed
 from rope_xp.types import Array, Values
 
 Axes = tuple[int, ...]
@@ -96,10 +96,10 @@ class _Launch(NamedTuple):
         first = tasks[0].x
         try:
             if first.is_cpu:
-                cuda_kernel.rotate[self.grid](tasks, **self.options)
+                triton_kernel.rotate[self.grid](tasks, **self.options)
             else:
                 with torch.cuda.device_of(first):
-                    cuda_kernel.rotate[self.grid](tasks, **self.options)
+                    triton_kernel.rotate[self.grid](tasks, **self.options)
         except Exception as problem:  # from Triton, its compilers, its disk cache, or the driver
             raise faults.LaunchError(faults.reason(problem)) from None
 

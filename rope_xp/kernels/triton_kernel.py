@@ -1,5 +1,5 @@
 # type: ignore - Triton's language looks like Python, but has types of its own
-"""The Triton kernel of `rope_xp.kernels.cuda`. Parameters in capitals are compile-time constants."""
+"""The Triton kernel of `rope_xp.kernels.triton`. Parameters in capitals are compile-time constants."""
 # Offsets have 64 bits, because large tensors need them.
 
 from typing import Any, NamedTuple
