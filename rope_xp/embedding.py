@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
+from inspect import Signature, signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from rope_xp.arrays import checks
@@ -920,8 +921,10 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         return tuple(values.values())
 
 
-# The names of the constructor's arguments.
+# The names of the constructor's arguments. `_scaling` is for `dataclasses.replace` alone: the signature lacks it.
 _ARGUMENTS = tuple(each.name for each in fields(RotaryEmbedding) if each.init and each.repr)
+_parameters = signature(RotaryEmbedding.__init__).parameters
+vars(RotaryEmbedding.__init__)["__signature__"] = Signature([_parameters[name] for name in ("self", *_ARGUMENTS)])
 
 
 def _check_options(rope: RotaryEmbedding) -> None:

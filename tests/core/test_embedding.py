@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import pickle
 import re
 from functools import partial
@@ -209,6 +210,8 @@ def test_a_field_can_be_replaced():
     assert dataclasses.replace(rope, rotary_dim=6, inv_freq=None).pairs == 3
     rope(np.ones((1, rope.head_dim)), seq_dim=0)
     assert {name for name in dataclasses.asdict(rope) if name.startswith("_")} == {"_scaling"}  # no plan, no program
+    passed = [each.name for each in dataclasses.fields(rope) if each.init]
+    assert passed == [*inspect.signature(RotaryEmbedding).parameters, "_scaling"]
 
 
 REPLACED = {
