@@ -27,7 +27,7 @@ Tensors: TypeAlias = Sequence[Tensor]
 
 
 @public("rope_xp.huggingface")
-def rotate_by_tables(xs: Tensors, cos: Tensor, sin: Tensor, table_format: TableFormat) -> list[Tensor]:
+def _rotate_tokens(xs: Tensors, cos: Tensor, sin: Tensor, table_format: TableFormat) -> list[Tensor]:
     x, *_ = xs
     # Wrappers that cast arguments of modules may have cast the tables.
     dtype = torch.promote_types(x.dtype, torch.float32)
@@ -45,15 +45,15 @@ def _rotate_short_queries(xs: Tensors, cos: Tensor, sin: Tensor, table_format: T
     """Rotate queries and keys. In an assistant model, there may be queries of the last tokens only."""
     q, *keys = xs
     if not keys or q.shape[-2] == keys[0].shape[-2] or cos.shape[-2] == 1:
-        return rotate_by_tables(xs, cos, sin, table_format)
+        return _rotate_tokens(xs, cos, sin, table_format)
     last = (..., slice(-q.shape[-2], None), slice(None))
-    return rotate_by_tables([q], cos[last], sin[last], table_format) + rotate_by_tables(keys, cos, sin, table_format)
+    return _rotate_tokens([q], cos[last], sin[last], table_format) + _rotate_tokens(keys, cos, sin, table_format)
 
 
 def _rotate_last_tokens(xs: Tensors, cos: Tensor, sin: Tensor, table_format: TableFormat) -> list[Tensor]:
     """Rotate the last tokens, which have rows in the tables. The tokens before them stay as they are."""
     first = xs[0].shape[-2] - cos.shape[-2]
-    rotated = rotate_by_tables([x[..., first:, :] for x in xs], cos, sin, table_format)
+    rotated = _rotate_tokens([x[..., first:, :] for x in xs], cos, sin, table_format)
     return [torch.cat((x[..., :first, :], y), -2) for x, y in zip(xs, rotated)]
 
 
@@ -68,14 +68,14 @@ def _rotate_memory_keys(
 ) -> list[Tensor]:
     """Rotate queries, and the keys of a memory: groups of tokens, and then `unrotated` tokens that stay as they are."""
     q, k = xs
-    (q_rotated,) = rotate_by_tables([q], cos, sin, table_format)
+    (q_rotated,) = _rotate_tokens([q], cos, sin, table_format)
     end = k.shape[-2] - unrotated
     if end == 0:
         return [q_rotated, k]
     # Without `groups`, each group has as many tokens as the queries. Keys that have their own tables are rotated at the
     # last tokens of each group only.
     sizes = (-1, q.shape[-2]) if groups is None else (groups, -1)
-    rotate = _rotate_last_tokens if of_keys else rotate_by_tables
+    rotate = _rotate_last_tokens if of_keys else _rotate_tokens
     cos_k, sin_k = (table.unsqueeze(-3) for table in of_keys or (cos, sin))
     (rotated,) = rotate([k[..., :end, :].unflatten(-2, sizes)], cos_k, sin_k, table_format)
     return [q_rotated, torch.cat((rotated.flatten(-3, -2), k[..., end:, :]), -2)]
@@ -87,7 +87,7 @@ class Call(NamedTuple):
     arrays: tuple[Tensor | None, ...]
     tables: tuple[Any, Any]  # cos and sin
     heads_axis: int | None = None  # the axis of the arrays that the tables lack
-    rotate: Callable[..., list[Tensor]] = rotate_by_tables
+    rotate: Callable[..., list[Tensor]] = _rotate_tokens
     options: tuple[object, ...] = ()  # more arguments of `rotate`
 
 
