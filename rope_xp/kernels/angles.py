@@ -261,16 +261,15 @@ def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel
     numbers = kernels.host_view(positions)
     if numbers is None:
         return None
-    program = kernels.prepare_tables(positions, [positions], frequencies, 1.0, kernel)
-    if program is not None:
-        return program.run(positions, positions)
-    if not frequencies.is_single_row:
-        return None
     # Real positions: whole numbers give the same bits as integers.
     whole, fractions = blocked.integers_and_fractions(numbers)
-    sin, cos = kernels.prepare_tables(whole, [whole], frequencies, 1.0, kernel).run(whole, whole)
-    others = fractions != 0.0
-    sin[others], cos[others] = blocked.sin_cos(numbers[others], frequencies)
+    program = kernels.prepare_tables(whole, [whole], frequencies, 1.0, kernel)
+    if program is None or not (fractions is None or frequencies.is_single_row):
+        return None
+    sin, cos = program.run(whole, whole)
+    if fractions is not None:
+        others = fractions != 0.0
+        sin[others], cos[others] = blocked.sin_cos(numbers[others], frequencies)
     return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 
