@@ -68,7 +68,7 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
     Parameters
     ----------
     mask : array, "*batch seq"
-        Boolean or integer: true or nonzero for tokens, false or 0 for padding. Padding may be anywhere in a row.
+        Boolean or integer: true or 1 for tokens, false or 0 for padding. Padding may be anywhere in a row.
     like : array, optional
         The result has its library and device; by default those of `mask`.
 
@@ -80,7 +80,8 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
     Raises
     ------
     ValueError
-        If `mask` has no axes.
+        If `mask` has no axes, or a NumPy `mask` has other numbers than 0 and 1, such as ids of packed sequences. In a
+        tensor or a JAX array, values are not read: each number but 0 is a token.
     TypeError
         If `mask` is neither boolean nor integer.
 
@@ -95,7 +96,10 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
     if not mask.ndim:
         raise wrong_value("mask must have an axis of tokens; got none")
     if libraries.dtype_name(mask.dtype) != "bool":
-        mask = checks.positions("mask", mask, real=False) != 0
+        mask = checks.positions("mask", mask, real=False)
+        if libraries.is_host(mask) and (others := mask[(mask != 0) & (mask != 1)]).size:
+            raise wrong_value(f"mask must be 1 for tokens and 0 for padding (packed: from_lengths); got {others[0]}")
+        mask = mask != 0
     tokens = checks.convert_like("mask", libraries.astype(mask, xp.int32), like)
     last = libraries.cumulative_sum(tokens) - 1
     return libraries.namespace(last).where(last < 0, last * 0, last)

@@ -71,11 +71,16 @@ def test_positions_end_where_int32_ends(seq):
     dtype=st.sampled_from(["bool", "int32", "uint8"]),
 )
 def test_from_mask(xp, mask, dtype):
-    """All numbers but 0 are tokens: 3 is the greatest or the least one here."""
+    """Numbers other than 0 and 1 are errors if they are read, else tokens: 3 is the greatest or the least one here."""
     wanted = [[max(sum(each != 0 for each in row[: end + 1]) - 1, 0) for end in range(len(row))] for row in mask]
     odd = {"int32": -1, "uint8": 200, "bool": 1}[dtype]
     given_mask = np.where(np.asarray(mask) == 3, odd, mask)
-    assert_positions(xp, positions.from_mask(xp.array(given_mask, dtype)), wanted)
+    others = [each for row in given_mask.tolist() for each in row if each not in (0, 1)]
+    if xp.name == "numpy" and dtype != "bool" and others:
+        with pytest.raises(ValueError, match=f"^from_mask: mask must be 1 for tokens and 0 .*; got {others[0]}$"):
+            positions.from_mask(xp.array(given_mask, dtype))
+    else:
+        assert_positions(xp, positions.from_mask(xp.array(given_mask, dtype)), wanted)
 
 
 @for_library(lengths=LENGTHS, padding=st.integers(0, 5) | st.none(), kind=st.sampled_from([list, np.asarray, "array"]))
