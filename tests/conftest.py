@@ -7,6 +7,7 @@
 import importlib.util
 import io
 import os
+from inspect import signature
 from pathlib import Path
 
 import libraries
@@ -86,15 +87,22 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_collection_modifyitems(config, items):
     """In `core`, tests without `xp` run with NumPy only, and tests without `kernel` not with Triton alone.
 
+    Cases that the marker `where` excludes, such as a dtype that a library lacks, are not made.
     Tests that take long come first, so that at the end no process of several waits for another.
     """
     items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in ("compile", "slow")))
-    if "numpy" in config.libraries:
-        return
-    fixture = "kernel" if libraries.LIBRARIES.keys().isdisjoint(config.libraries) else "xp"
-    others = [item for item in items if _folder(item.path) == "core" and fixture not in item.fixturenames]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in set(others)]
+    if "numpy" not in config.libraries:
+        fixture = "kernel" if libraries.LIBRARIES.keys().isdisjoint(config.libraries) else "xp"
+        others = [item for item in items if _folder(item.path) == "core" and fixture not in item.fixturenames]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
+    items[:] = filter(_exists, items)
+
+
+def _exists(item):
+    """Whether the parameters of a case meet the condition of its test."""
+    condition = next((marker.args[0] for marker in item.iter_markers("where")), lambda: True)
+    return condition(**{name: item.callspec.params[name] for name in signature(condition).parameters})
 
 
 def pytest_generate_tests(metafunc):

@@ -38,9 +38,7 @@ def tables(xp, positions, inv_freq, kernel):
 
 
 def assert_like_the_reference(xp, positions, inv_freq, kernel):
-    """Numba gives the bits of the reference, zeros with their signs too."""
-    if kernel == "reference":  # `test_angles.py` compares it with mpmath
-        return
+    """Numba gives the bits of the reference, zeros with their signs too. `test_angles.py` compares it with mpmath."""
     found, expected = (tables(xp, positions, inv_freq, each) for each in (kernel, "reference"))
     for table, exact in zip(found, expected, strict=True):
         assert table.shape == exact.shape
@@ -50,17 +48,17 @@ def assert_like_the_reference(xp, positions, inv_freq, kernel):
         assert np.abs(table - exact).max(initial=0.0) <= APART
 
 
+@pytest.mark.where(lambda xp, kernel, bits: kernel != "reference" and f"int{bits}" in xp.integers)
 @pytest.mark.parametrize("bits", [32, 64])
 @settings(max_examples=min(30, EXAMPLES), deadline=None)
 @given(data=st.data())
 def test_integer_positions(xp, kernel, bits, data):
     """Of all sizes, the limits of the dtype with the largest frequencies, and those of three axes."""
-    if f"int{bits}" in xp.integers:
-        drawn = data.draw(integers(bits)), data.draw(FREQUENCIES)
-        limits = [-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, -1, 0], [0.0, -0.0, LARGEST, -LARGEST, 1.0, -1e-300]
-        axes = [[3, 1], [-4, 2**30], [5, 9]], [[0.0, 1.0, 0.0, 0.0], [0.3, 0.0, 0.0, 0.0], [0.0, 0.0, 0.1, 2.0]]
-        for positions, inv_freq in (drawn, limits, axes):
-            assert_like_the_reference(xp, xp.array(np.asarray(positions, f"int{bits}")), inv_freq, kernel)
+    drawn = data.draw(integers(bits)), data.draw(FREQUENCIES)
+    limits = [-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, -1, 0], [0.0, -0.0, LARGEST, -LARGEST, 1.0, -1e-300]
+    axes = [[3, 1], [-4, 2**30], [5, 9]], [[0.0, 1.0, 0.0, 0.0], [0.3, 0.0, 0.0, 0.0], [0.0, 0.0, 0.1, 2.0]]
+    for positions, inv_freq in (drawn, limits, axes):
+        assert_like_the_reference(xp, xp.array(np.asarray(positions, f"int{bits}")), inv_freq, kernel)
 
 
 @settings(max_examples=min(30, EXAMPLES), deadline=None)
@@ -75,6 +73,7 @@ def test_a_row_does_not_depend_on_the_others(xp, kernel, positions, cut):
         np.testing.assert_array_equal(table, np.concatenate(pieces))
 
 
+@pytest.mark.where(lambda kernel: kernel != "reference")
 def test_long_tables_that_threads_share(xp, kernel):
     """An odd number of rows, 2.2 MB in all."""
     positions = xp.array((np.arange(40_003) * 53_687) - 2**30, "int32")
