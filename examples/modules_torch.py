@@ -14,8 +14,8 @@ from rope_xp import RotaryEmbedding
 class RoPEPositionEmbedding(nn.Module):
     """Rotate x, (batch, seq, dim) or (batch, seq, heads, dim), at positions 0, 1, 2, ... or those given.
 
-    Neighbouring channels form a pair, as in rotary-embedding-torch. No table is stored. A longer `x` than `max_len`
-    is an error.
+    Neighbouring channels form a pair, as in rotary-embedding-torch. No table is stored, so positions have no limit:
+    `max_len` is that of the tokens of one call.
     """
 
     layout = "interleaved"

@@ -202,15 +202,6 @@ def test_convert_checkpoint(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-@pytest.mark.long  # needs packages of the group `all`
-def test_identify_peers(capsys):
-    """Every package and every mistake is named; timm is in an environment of its own."""
-    results = import_module("identify_peers").main()
-    missing = {name for name, expected in results.items() if expected is None}
-    assert False not in results.values() and missing <= {"timm"} and len(results) == 7 + 11 + 11
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-
-
 # Attention, by how many roundings its sums may differ: scores of 32 products below 5 * 5, over the square root of 32,
 # are the error of a weight, of which there are two in a gradient, times products below 5 * 5.
 SUMS = 32 * 25 * 2.0**-24 / 32**0.5 * 2 * 25

@@ -2,7 +2,8 @@
 
 `rope_xp.identify` calls a function with unit vectors at chosen positions. It needs no source and no config. The table
 has one row for each package, and one for each mistake that people make when they port a model. A package that is not
-installed has a row that says so. Run: `python identify_peers.py`. It exits with 1 if a row is not as expected.
+installed has a row that says so. Run: `python benchmarks/identify_peers.py`. It exits with 1 if a row is not as
+expected.
 """
 
 import logging
