@@ -244,7 +244,7 @@ def decay(ropes: Ropes, *, distance: int = 4096, ax: Axes | None = None) -> Axes
     width = max(1, checks.count("distance", distance) // 128)
     distances = np.arange(1, distance - distance % width + 1).reshape(-1, width)
     for label, rope in given.items():
-        m, frequencies = rope.attention_factor or 1.0, _frequencies(rope).sum(0)
+        m, frequencies = rope._scale.attention_factor, _frequencies(rope).sum(0)
         means = [np.cos(np.outer(each, frequencies)).mean() for each in [np.zeros(1), *distances]]
         ax.plot([0, *distances.mean(1)], m**2 * np.asarray(means), label=label, **_line(ax))
     return _finish(ax, "Mean score of equal queries and keys", "distance in tokens", "mean score")

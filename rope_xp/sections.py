@@ -128,7 +128,7 @@ class Sections:
             return [(unused[section].pop(0), 2 * sizes[section]) for section in sections]
         indices = list(range(self.pairs))
         if self.order == "even_odd":
-            spatial = 2 * sizes[0]
+            spatial = sum(sizes[:2])
             indices[:spatial] = [*range(0, spatial, 2), *range(1, spatial, 2)]
         return [(index, width) for index in indices]
 

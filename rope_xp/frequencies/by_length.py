@@ -312,9 +312,6 @@ class Llama3Scaling(Scaling):
     def _scaled(self, w: float) -> float:
         """The frequency that a frequency becomes."""
         revolutions = self.original_max_position_embeddings * w / (2 * pi)  # over the original length
-        if revolutions < self.low_freq_factor or revolutions > self.high_freq_factor:
-            kept_fraction = float(revolutions > self.high_freq_factor)
-        else:
-            width = (self.high_freq_factor - self.low_freq_factor) or 1.0
-            kept_fraction = (revolutions - self.low_freq_factor) / width
+        low, high = self.low_freq_factor, self.high_freq_factor
+        kept_fraction = (revolutions - low) / (high - low) if low < revolutions < high else float(revolutions > low)
         return (1.0 - kept_fraction) * w / self.factor + kept_fraction * w

@@ -126,7 +126,7 @@ def _positions_of_runs(runs: Iterable[int | TimedGrid], compat: str | None = Non
         else:
             times, height, width = run
             axes = np.meshgrid(times, np.arange(height), np.arange(width), indexing="ij")
-            cells = np.stack(axes).reshape(3, -1)
+            cells = np.stack([axis.ravel() for axis in axes])
             # transformers forgets the time steps: a bug that `compat` reproduces.
             extent = max(height, width) if compat else cells.max(initial=-1) + 1
         parts.append(cells + start)
@@ -228,7 +228,7 @@ def merged_grids(name: str, grids: object, spatial: int, temporal: int = 1) -> l
     patches = host_array(name, [] if grids is None else grids, "iu", axes=(1, 2))
     if patches.size and patches.shape[1:] != (3,):
         raise wrong_value(f"{name} must have shape (grids, 3), for time, height and width; got {patches.shape}")
-    sizes = patches.reshape(-1, 3).tolist()
+    sizes = patches.tolist() if patches.size else []
     wrong = [grid for grid in sizes if min(grid) < 1 or any(size % factor for size, factor in zip(grid, merge))]
     if wrong:
         raise wrong_value(f"{name} must be positive multiples of {merge}, in patches; got {wrong[0]}")

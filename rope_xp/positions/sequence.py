@@ -96,10 +96,10 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
     if not mask.ndim:
         raise wrong_value("mask must have an axis of tokens; got none")
     if libraries.dtype_name(mask.dtype) != "bool":
-        mask = checks.positions("mask", mask, real=False)
-        if libraries.is_host(mask) and (others := mask[(mask != 0) & (mask != 1)]).size:
+        numbers = checks.positions("mask", mask, real=False)
+        if libraries.is_host(numbers) and (others := numbers[(numbers != 0) & (numbers != 1)]).size:
             raise wrong_value(f"mask must be 1 for tokens and 0 for padding (packed: from_lengths); got {others[0]}")
-        mask = mask != 0
+        mask = numbers != 0
     tokens = checks.convert_like("mask", libraries.astype(mask, xp.int32), like)
     last = libraries.cumulative_sum(tokens) - 1
     return libraries.namespace(last).where(last < 0, last * 0, last)

@@ -134,7 +134,9 @@ def test_times_lose_their_fraction_as_float32_does():
     np.testing.assert_array_equal(found, by_seconds)
     rate_first = positions.qwen2_5_vl([2] * 200, **options, compat="transformers").positions[0]
     np.testing.assert_array_equal(rate_first, steps)
-    assert (found != rate_first).any()
+    kept = positions.qwen3_omni([2] * 200, **options).positions[0]  # the fraction, after the same products
+    np.testing.assert_array_equal(kept, steps.astype(np.float32) * np.float32(0.04) * np.float32(25))
+    assert (found != rate_first).any() and (kept != rate_first).any()
 
 
 def hunyuan_written_down(types, grids, axes):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from libraries import LIBRARIES
 from numpy.lib.array_utils import byte_bounds
+from numpy.lib.stride_tricks import as_strided
 from samples import radians
 
 from rope_xp.arrays import memory, signature
@@ -218,3 +219,11 @@ def test_views_of_arrays_hold_the_same_numbers():
     for other, are_apart in ((whole[2:], True), (whole[1:, 5:], False), (whole[:2], False), (whole[:1:-1], True)):
         for pieces in ([whole[:2], other], [other, whole[:2]]):
             assert memory.extents(pieces).are_apart(pieces) is are_apart
+
+
+def test_arrays_overlap_if_it_takes_too_long_to_tell():
+    """Arrays of NumPy's own tests, whose strides are hard to compare."""
+    whole = np.zeros(192_163_377, np.int8)
+    one = as_strided(whole, (1049, 1049, 1049), (36_674, 61_119, 85_569))
+    assert memory.may_overlap(one, as_strided(whole[64_023_025:], (1049, 1049, 1), (12_223, 12_224, 1)))
+    assert not memory.may_overlap(whole[::2], whole[1::2])
