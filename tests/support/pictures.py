@@ -37,7 +37,8 @@ PICTURES = {
 # Of artists: what their methods `get_...` return. Of ticks, which matplotlib places, only the first.
 SEEN = (
     *("text", "position", "ha", "va", "fontsize", "fontweight", "color", "alpha", "visible", "zorder", "linestyle"),
-    *("linewidth", "marker", "markersize", "fillstyle", "edgecolor", "facecolor", "fill", "radius", "clim", "extent"),
+    *("linewidth", "marker", "markersize", "fillstyle", "edgecolor", "facecolor", "fill", "radius", "center", "clim"),
+    "extent",
 )
 SEEN_OF_TICKS = ("fontsize", "color", "linewidth")
 
