@@ -9,6 +9,7 @@ import pytest
 from compare import assert_numbers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from libraries import ROUNDOFF
 
 from rope_xp import RotaryEmbedding, SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
 from rope_xp.arrays import exact_phases
@@ -130,6 +131,21 @@ def test_phases_are_the_same_integers_everywhere(xp):
     turns = [int(oracle.mpmath.floor(w / (2 * oracle.mpmath.pi) * oracle.mpmath.mpf(2) ** 64)) for w in inv_freq]
     exact = [[(p * f >> 32) % 2**32 for f in turns] for p in INT32.tolist()]
     np.testing.assert_array_equal(xp.numpy(found).astype(np.int64) % 2**32, exact)
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("wide", ["float32", "float64"])
+def test_differences_from_a_centre_are_rounded_twice(kind, wide):
+    """Real positions are also rounded at a distance of up to 2**16."""
+    random, limits = np.random.default_rng(0), (-(2**31), 2**31 - 1)
+    for origin in (*limits, -70_001, -1, 0, 65_535, 65_536, 123_456_789):
+        near = origin + np.concatenate([np.arange(-3, 4), random.integers(-(2**20), 2**20, 30)])
+        positions = np.clip(np.concatenate([near, random.integers(*limits, 30)]) + (kind[0] == "f") / 3, *limits)
+        positions = positions.astype(kind)
+        found = exact_phases.difference(positions, origin, np.dtype(wide)).tolist()
+        for difference, exact in zip(found, [Fraction(x) - origin for x in positions.tolist()]):
+            size = 2 * abs(exact) + 2**16 * (kind[0] == "f")
+            assert abs(Fraction(difference) - exact) <= size * Fraction(ROUNDOFF[wide])
 
 
 @pytest.mark.parametrize("bits", [32, 64])

@@ -9,6 +9,7 @@ from errors import assert_all_raise, raising
 from samples import embedding, random
 
 from rope_xp import Sections
+from rope_xp.arrays.alignment import shape_of_delta
 from rope_xp.frequencies import geometric
 
 # Rotated float32 numbers of size 3: three operations, each rounded, and tables within 2e-7.
@@ -25,6 +26,26 @@ KNOWN_ORDERS = {
     ((22, 22, 20), "spatial_first"): [1, 2] * 22 + [0] * 20,
     ((4, 4), "interleaved"): [0, 1] * 4,
 }
+
+
+DELTAS = [
+    ((), 0, 2, (1, 1)),
+    ((1,), 0, 2, (1, 1)),
+    ((3,), 0, 2, (3,)),
+    ((3, 1), 0, 3, (3, 1, 1)),
+    ((1, 3), 0, 3, (1, 3)),
+    ((2,), 1, 2, (2, 1, 1)),
+    ((2, 1), 1, 3, (2, 1, 1, 1)),
+    ((2, 5), 1, 3, (2, 5)),
+    ((1, 5), 1, 2, (1, 5)),
+    ((2, 5), 1, 1, (2, 5)),
+    ((5, 1), 0, 2, (5, 1)),
+]
+
+
+@pytest.mark.parametrize("shape, leading, axes, wanted", DELTAS)
+def test_a_change_of_all_keys_or_of_each_row_has_axes_of_size_1(shape, leading, axes, wanted):
+    assert shape_of_delta(shape, leading, axes) == wanted
 
 
 @pytest.mark.parametrize("sizes, order", KNOWN_ORDERS)

@@ -34,6 +34,17 @@ def tables(dtype=torch.float32, rows=5):
 X, SINCOS = random(5, 3, 14), tables()
 
 
+@pytest.mark.parametrize("size", [2**20, 2**23, 2**23 + 12_345])
+def test_huge_pages_are_the_whole_pages_within_a_tensor(monkeypatch, size):
+    advised, page = [], 2**21
+    monkeypatch.setattr(memory, "_advise", lambda *given: advised.append(given))
+    x = memory._in_huge_pages(partial(torch.empty, dtype=torch.uint8), size)
+    assert len(advised) == (size > page)
+    for start, length, how in advised:
+        assert start % page == length % page == 0 and how == 14
+        assert 0 <= start - x.data_ptr() < page and 0 <= x.data_ptr() + size - start - length < page
+
+
 def rotate(x, sin=SINCOS[0], cos=SINCOS[1], *, layout="half", kernel="numba", **options):
     return apply_rotary_pos_emb(x, (sin, cos), layout=layout, kernel=kernel, **options)
 
