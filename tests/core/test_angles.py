@@ -14,6 +14,7 @@ from libraries import ROUNDOFF
 from rope_xp import RotaryEmbedding, SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
 from rope_xp.arrays import exact_phases
 from rope_xp.frequencies import geometric
+from rope_xp.kernels import angles
 
 HARD = [0, 1, -1, 255, 257, 2049, 4095, -65537, 131_071, 10**6, 2**24 + 1, -(2**30) - 7, 2**31 - 1, -(2**31)]
 INT32 = np.concatenate([HARD, np.random.default_rng(0).integers(-(2**31), 2**31, 200)])
@@ -131,6 +132,15 @@ def test_phases_are_the_same_integers_everywhere(xp):
     turns = [int(oracle.mpmath.floor(w / (2 * oracle.mpmath.pi) * oracle.mpmath.mpf(2) ** 64)) for w in inv_freq]
     exact = [[(p * f >> 32) % 2**32 for f in turns] for p in INT32.tolist()]
     np.testing.assert_array_equal(xp.numpy(found).astype(np.int64) % 2**32, exact)
+
+
+def test_frequencies_of_a_base_and_a_width_are_kept(monkeypatch):
+    one, other = np.arange(3), sinusoidal_pos_embedding(np.arange(3), 6, base=77.0)
+    monkeypatch.setattr(angles, "geometric", None)
+    np.testing.assert_array_equal(sinusoidal_pos_embedding(one, 6, base=77.0), other)
+    for dim, base in ((6, 78.0), (8, 77.0)):
+        with pytest.raises(TypeError, match="not callable"):
+            sinusoidal_pos_embedding(one, dim, base=base)
 
 
 @pytest.mark.parametrize("kind", ["int32", "int64", "float32", "float64"])

@@ -182,6 +182,15 @@ def test_float16_is_rounded_once(largest):
         np.testing.assert_array_equal(result, reference)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(2, 0, 3, 14), (0, 5, 3, 14), (2, 5, 0, 14)])
+def test_arrays_without_numbers(xp, kernel, layout, shape):
+    rope, x = embedding(layout, kernel=kernel), xp.random(*shape)
+    sincos = rope.sincos(xp.array(np.arange(shape[1]), "int32"), like=x)
+    for result in (rope(x, sincos=sincos, seq_dim=1), rope(x, seq_dim=1), *rope(x, x, sincos=sincos, seq_dim=1)):
+        assert result.shape == shape and result.dtype == x.dtype
+
+
 @pytest.mark.where(lambda xp: xp.name in WRITABLE)
 def test_one_number_for_many_places_is_read(xp, kernel):
     """Broadcast arrays, whose strides are 0; NumPy's are read-only besides."""
