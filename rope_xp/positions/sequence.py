@@ -80,8 +80,7 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
     Raises
     ------
     ValueError
-        If `mask` has no axes, or a NumPy `mask` has other numbers than 0 and 1, such as ids of packed sequences. In a
-        tensor or a JAX array, values are not read: each number but 0 is a token.
+        If `mask` has no axes, or numbers other than 0 and 1 in NumPy. Elsewhere all but 0 are tokens, as none is read.
     TypeError
         If `mask` is neither boolean nor integer.
 
