@@ -44,6 +44,19 @@ def test_the_error_of_float32(context, inv_freq):
     assert found.pair == max(errors, key=errors.__getitem__)
 
 
+@pytest.mark.parametrize("rule", ["llama3", "yarn"])
+@pytest.mark.parametrize("stated", [TRAINED // 2, TRAINED, TRAINED + 1, 3 * TRAINED, 9 * TRAINED])
+def test_a_stated_length_beyond_training_is_the_extended_one(stated, rule):
+    """Of YaRN, the greater one, because its factor is the ratio of the lengths."""
+    block = {"rope_type": rule, "rope_theta": 5e5, "factor": 8.0, **LENGTH}
+    block |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0} if rule == "llama3" else {}
+    rope = from_config(
+        {"model_type": "llama", "head_dim": 64, "max_position_embeddings": stated, "rope_scaling": block}
+    )
+    by_factor = stated <= TRAINED or (rule == "yarn" and stated < 8 * TRAINED)
+    assert rope.explain().context == (8 * TRAINED if by_factor else stated)
+
+
 @pytest.mark.parametrize("rotary_dim", [14, 6])
 def test_what_the_attention_factor_does_to_scores(rotary_dim):
     """Measured: scores with and without it."""

@@ -188,6 +188,8 @@ def embeddings():
         ({"base": 500.0, "inv_freq": ROPE.inv_freq}, r"must not contradict inv_freq .*; got base=500.0"),
         ({"inv_freq": [1.0, 0.5]}, r"must not contradict inv_freq .*; got base="),
         ({"base": None, "inv_freq": np.asarray(1.0)}, r"inv_freq must be a non-empty \(pairs\), .*; got shape \(\)"),
+        ({"base": None, "inv_freq": np.zeros((2, 0))}, r"non-empty \(pairs\), .*; got shape \(2, 0\)"),
+        ({"base": None, "inv_freq": np.ones((1, 1, 1, 2))}, r"non-empty \(pairs\), .*; got shape \(1, 1, 1, 2\)"),
         ({"base": None, "inv_freq": []}, r"at least one number.*; got \[\]"),
         ({"base": None, "inv_freq": [1.0] * 8}, r"fit into head_dim; got 8"),
         ({"base": None, "inv_freq": [1.0] * 4, "rotary_dim": 10}, r"rotary_dim / 2.*; got 4"),
