@@ -205,9 +205,9 @@ def test_a_wrong_call_is_an_error_each_time(planned):
     (q, k), sincos = arrays(planned)
     rope = embedding()
     for _ in range(3):
-        with pytest.raises(ValueError, match="RotaryEmbedding: tables must have"):
+        with pytest.raises(ValueError, match="RotaryEmbedding: tables must be"):
             rope(q, k[:, :2], sincos=sincos, seq_dim=1)
-        with pytest.raises(ValueError, match="apply_rotary_pos_emb: tables must have"):
+        with pytest.raises(ValueError, match="apply_rotary_pos_emb: tables must be"):
             apply_rotary_pos_emb(k[:, :2], sincos, layout="half", seq_dim=1)
     assert not rope._plans
 

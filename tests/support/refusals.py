@@ -101,7 +101,7 @@ CALLS = {
         ("like", X, lambda x, make: positions.consecutive(5, like=x)),
     ],
     "positions.from_mask": [
-        ("mask", WHERE, lambda mask, make: positions.from_mask(mask)),
+        ("mask", (WHERE > 1).astype(WHERE.dtype), lambda mask, make: positions.from_mask(mask)),
         ("mask", WHERE > 1, lambda mask, make: positions.from_mask(mask)),
     ],
     "positions.from_lengths": [("lengths", LENGTHS, lambda lengths, make: positions.from_lengths(lengths, 5))],
