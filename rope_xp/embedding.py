@@ -334,7 +334,7 @@ class RotaryEmbedding:
         """
         arrays = (x, *others)
         tables = () if sincos is None else pair_of(sincos)
-        if is_compiling() and (graph := self._operators(*arrays, *tables, positions)) is not None:
+        if is_compiling() and (graph := self._operators((*arrays, *tables, positions), seq_dim, heads_dim)) is not None:
             rotated = graph.call(self._text, arrays, tables, positions, seq_dim, heads_dim)
         else:
             rotated = execute(
@@ -379,7 +379,7 @@ class RotaryEmbedding:
         array([[ 0.       ],
                [-0.7249166]], dtype=float32)
         """
-        if is_compiling() and (graph := self._operators(positions, like)) is not None:
+        if is_compiling() and (graph := self._operators((positions, like), name=role)) is not None:
             return SinCos(*graph.sincos(self._text, positions, like, role))
         signature = signature_of((positions, like), "sincos", role)
         program = None if signature is None else self._plans.get(signature)
@@ -448,7 +448,7 @@ class RotaryEmbedding:
         True
         """
         options, tables = (seq_dim, heads_dim, inverse, transpose), pair_of(sincos)
-        if is_compiling() and (graph := self._operators(x, *tables)) is not None:
+        if is_compiling() and (graph := self._operators((x, *tables), *options)) is not None:
             return graph.rotate(self._text, x, tables, *options)
         return execute(self, plan_rotation, angles_of_call, (x,), tables, None, *options, plans=self._plans)[0]
 
@@ -882,13 +882,20 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         options = Options(architecture, engine_version)
         return config_for(self, target, options)
 
-    def _operators(self, *arrays: Array | None) -> Any:
-        """The operators for graphs of `torch.compile`, or None if it must trace a call with these arrays."""
-        if self._text is None:
+    def _operators(
+        self,
+        arrays: tuple[Array | None, ...],
+        seq_dim: object = 0,
+        heads_dim: object = None,
+        *flags: object,
+        name: object = None,
+    ) -> Any:
+        """The operators for graphs of `torch.compile`, or None if it must trace a call with these arguments."""
+        if self._text is None or seq_dim is None:
             return None
         from rope_xp.kernels import graph
 
-        return graph if graph.stands_for(arrays) else None
+        return graph if graph.stands_for(arrays, (seq_dim, heads_dim), flags, name) else None
 
     def __repr__(self) -> str:
         default = {each.name: each.default for each in fields(self) if each.repr and each.default is not MISSING}

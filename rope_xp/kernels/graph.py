@@ -63,9 +63,13 @@ rotate = _operator("rotate", f"Tensor x, Tensor[] sincos, {_AXES}, bool inverse,
 sincos = _operator("sincos", "Tensor positions, Tensor? like, str? role) -> (Tensor, Tensor)", _sincos)
 
 
-def stands_for(arrays: Sequence[Any]) -> bool:
-    """Whether an operator can stand for a call with these arrays. An exported program must not need rope_xp."""
+def stands_for(arrays: Sequence[Any], axes: Sequence[Any] = (), flags: Sequence[Any] = (), name: Any = None) -> bool:
+    """Whether an operator can stand for a call with these arguments. What it would convert is left to Python."""
+    # An exported program must not need rope_xp.
     if not hasattr(torch.compiler, "is_exporting") or torch.compiler.is_exporting():
         return False
     # Subclasses, such as DTensor, have operations of their own.
-    return not [x for x in arrays if x is not None and type(x) is not torch.Tensor]
+    others = [x for x in arrays if x is not None and type(x) is not torch.Tensor]
+    others += [axis for axis in axes if axis is not None and not (type(axis) is int and -64 < axis < 64)]
+    others += [flag for flag in flags if type(flag) is not bool]
+    return not others and (name is None or type(name) is str)

@@ -1,5 +1,7 @@
 """Operators that stand for calls in the graphs of `torch.compile`."""
 
+import re
+
 import pytest
 import torch
 from compare import assert_same
@@ -104,6 +106,27 @@ def test_bad_input(backend):
         torch._dynamo.reset()
         with pytest.raises(kind, match=text):
             torch.compile(Attention(ROPE), fullgraph=fullgraph, backend=backend)(Q[..., :8], K[..., :8], WHERE)
+
+
+WRONG = {
+    "seq_dim": ([None, True, 2**70], lambda wrong: ROPE(Q, seq_dim=wrong)),
+    "heads_dim": (["1"], lambda wrong: ROPE(Q, seq_dim=1, heads_dim=wrong)),
+    "inverse": ([1], lambda wrong: ROPE.rotate(Q, ROPE.sincos(WHERE), seq_dim=1, inverse=wrong)),
+    "transpose": ([0], lambda wrong: ROPE.rotate(Q, ROPE.sincos(WHERE), seq_dim=1, transpose=wrong)),
+    "role": ([True], lambda wrong: ROPE.sincos(WHERE, role=wrong)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_no_option_is_converted(name):
+    """To the type that the operator has: the error is that of a call which nobody compiles."""
+    values, call = WRONG[name]
+    for wrong in values:
+        torch._dynamo.reset()
+        with pytest.raises((TypeError, ValueError)) as right:
+            call(wrong)
+        with pytest.raises(right.type, match=f"^{re.escape(str(right.value))}$"):
+            torch.compile(call, backend="eager")(wrong)
 
 
 def test_transforms_inside():
