@@ -181,7 +181,8 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
 
     The function is called as function(x, positions). The usual orders of axes are tried, with arrays of NumPy first,
     then of PyTorch and JAX if its module imports them; float64, then float32. Give --shape or --like if the report says
-    that the calls fail. The exit code is 1 if no layout or no embedding is found, or if the report has warnings.
+    that the calls fail. The exit code is 1 if no layout or no embedding is found, if the function does not rotate
+    tokens by their positions, or if the report has warnings.
 
     \b
     Example: rope-xp identify model.safetensors
@@ -194,7 +195,7 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
     if head_dim is None:
         raise click.UsageError("--head-dim must be given for a function")
     report = rope_xp.identify(function(file), head_dim, shape=shape, like=like)
-    return show(_shown(report), as_json) or int(report.rope is None)
+    return show(_shown(report), as_json) or int(report.rope is None or bool(report.flaw))
 
 
 @app.command()

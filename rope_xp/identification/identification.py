@@ -17,7 +17,8 @@ class Identification(Report):
     ----------
     rope : RotaryEmbedding or None
         The value that explains the function within tolerance: ``fn(x, positions)`` is
-        ``rope(x, positions=positions + offset)``. Its phases are exact; those of the function have `precision`.
+        ``rope(x, positions=positions + offset)``, unless it has a `flaw`. Its phases are exact; those of the function
+        have `precision`.
     is_rotation : bool or None
         Whether the function rotates each pair of channels by an angle that follows from the position.
     layout : "half", "interleaved", "interleaved_to_half" or None
@@ -45,6 +46,8 @@ class Identification(Report):
         Whether scores of queries and keys depend on the difference of their positions alone, at positions 0 to 5.
     axis : "seq", "heads", "batch" or None
         The axis of `x` along which the function rotates by different angles.
+    positions_ignored : bool or None
+        Whether the function rotates by the index along `axis`, whatever the positions are.
     shape : str or None
         The axes of `x` in the calls, such as ``"batch heads seq dim"``.
     library, dtype : str or None
@@ -70,19 +73,30 @@ class Identification(Report):
     stateful: bool | None = None
     relative: bool | None = None
     axis: str | None = None
+    positions_ignored: bool | None = None
     shape: str | None = None
     library: str | None = None
     dtype: str | None = None
     confidence: float = 0.0
     reasons: tuple[str, ...] = ()
 
+    @property
+    def flaw(self) -> str:
+        """Why a function does not rotate tokens by the positions of each call, in words; empty if nothing says so."""
+        if self.axis in ("heads", "batch"):
+            return f"rotates {'heads' if self.axis == 'heads' else 'rows of the batch'} in place of positions"
+        return "ignores positions" if self.positions_ignored else "keeps state" if self.stateful else ""
+
     def sections(self) -> list[Section]:
         return [Section("", self._summary()), Section("", Table((), self._rows())), Section("Reasons", self.reasons)]
 
     def _summary(self) -> str:
         if self.rope is not None:
-            offset = f", with positions {'+-'[self.offset < 0]} {abs(self.offset)}" if self.offset else ""
-            return f"The function is {short_repr(self.rope)}{offset}."
+            different = [f"positions {'+-'[self.offset < 0]} {abs(self.offset)}"] if self.offset else []
+            different += [] if self.precision in (None, "exact") else [phases_in_words(self.precision)]
+            but = f", but it {self.flaw}" if self.flaw else ""
+            such = f", with {' and '.join(different)}" if different else ""
+            return f"The function is {short_repr(self.rope)}{such}{but}."
         if self.is_rotation is None:
             return "The function cannot be identified."
         if self.is_rotation:
@@ -108,6 +122,10 @@ class Identification(Report):
             "confidence": f"{self.confidence:.3g}",
         }
         return [(name, text) for name, text in rows.items() if text is not None]
+
+
+def phases_in_words(precision: str) -> str:
+    return precision if precision.endswith("tables") else f"{precision} phases"
 
 
 def _pairs_in_words(pairs: tuple[tuple[int, int], ...], kept: tuple[int, ...]) -> str | None:

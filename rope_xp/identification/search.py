@@ -121,7 +121,8 @@ class Search:
         if unlike is not None:
             self.conclude(f"at position {unlike:,}, it is not the function that it is at other positions")
         elif self.report.rope is not None:
-            self.conclude(f"all positions below {tried:,} were tried")
+            far = f", and some up to {self.longest:,}" if tried < longest else ""
+            self.conclude(f"all positions below {tried:,} were tried{far}")
         irregular = irregularity(self.probe, longest)
         if irregular:
             self.conclude(f"the result does not follow from the channels and the position alone: {irregular}")
@@ -147,6 +148,7 @@ class Search:
     def _can_be_called(self) -> bool:
         """Whether the function can be probed. Says what decides its results, if positions do not."""
         follows, axis = self.probe.follows, self.probe.axis
+        self.conclude(positions_ignored=None if follows in (None, "nothing") else follows == "index")
         if follows == "first call":
             words = "it keeps state: a call repeats the positions of the first call with its shape, and ignores its own"
             self.conclude(words, stateful=True)
@@ -419,9 +421,8 @@ class Search:
         # A pair of numbers up to 4 has a length below 6. Its angle may be off by as much as the measured one.
         close = exact.error_of(positions, "exact", behaviour.roundoff)[:, 0] + precision.errors[:, None] * exact.size
         explained = np.abs(y - exact.rotated(x, positions)) <= 6.0 * close.max(axis=1)[:, None]
-        self.conclude(
-            f"of {explained.size:,} numbers of other rows, the value gives {explained.sum():,} within tolerance"
-        )
+        count = "all" if explained.all() else f"{explained.sum():,} of"
+        self.conclude(f"the value was checked with another x: {count} {explained.size:,} numbers are within tolerance")
         return float(explained.mean())
 
 

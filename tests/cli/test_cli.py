@@ -96,6 +96,8 @@ def powers(x, positions):
 def half(x, positions):
     assert x.dtype == np.float16
     return rotate(x, positions).astype(x.dtype)
+def of_heads(x, positions):
+    return rotate(x, np.arange(x.shape[-2]))
 text = 'no function'
 """
 
@@ -112,6 +114,9 @@ def test_functions_are_imported_from_the_folder_of_the_command(run, tmp_path, mo
     assert "RotaryEmbedding(head_dim=8, layout='interleaved', base=100.0)" in " ".join(text.split())
     code, text, errors = run("identify", "own_model:powers", "--head-dim", "8", "--json")
     assert (code, errors, json.loads(text)["rope"]) == (1, "", None)
+    for shape, flaw in (("seq dim", "ignores positions"), ("batch seq heads dim", "rotates heads in place of")):
+        code, text, _ = run("identify", "own_model:of_heads", "--head-dim", "8", "--shape", shape)
+        assert code == 1 and f", but it {flaw}" in " ".join(text.split())
     words = ("identify", "own_model:half", "--head-dim", "8")
     code, text, _ = run(*words, "--like", "numpy:float16", "--shape", "seq dim")
     assert code == 0 and "x of (seq dim), numpy, results in float16" in text and run(*words)[0] == 1

@@ -292,12 +292,16 @@ FUNCTIONS = [
     (lambda x, cos, sin: x, dict(is_rotation=None), r"takes \(x, cos, sin\); wrap it in a function"),
     (lambda *of: len(*of), dict(is_rotation=None), "raises TypeError: len"),
     # State, lengths and axes.
-    (caching(), dict(stateful=True, rope=ROPE), "repeats the positions of the first call"),
+    (caching(), dict(stateful=True, rope=ROPE, flaw="keeps state"), "repeats the positions of the first call"),
     (growing(), dict(stateful=True, rope=None), "gives another result after a long one"),
     (by_length, dict(stateful=False, longest=4095, rope=ROPE), "frequencies depend on the largest position"),
     (lambda x, p: good(x, limited(p)), dict(longest=511, rope=ROPE), "raises AssertionError: position 1023 is bey"),
     (lambda x, p: good(x, np.minimum(p, 511)), dict(longest=511, rope=ROPE), "at 512 the angles do not follow"),
-    (lambda x, p: good(x, np.arange(x.shape[-2])), dict(axis="seq", longest=4095, rope=ROPE), "It ignores positions"),
+    (
+        lambda x, p: good(x, np.arange(x.shape[-2])),
+        dict(axis="seq", longest=4095, rope=ROPE, positions_ignored=True),
+        r"base=10000.0\), but it ignores positions\. .* within tolerance. - All positions below 4,096 were tried\.$",
+    ),
 ]
 
 
@@ -345,8 +349,10 @@ def test_shapes(shape, positions):
 @pytest.mark.parametrize("fn", [good, lambda x, p: good(x, np.arange(x.shape[-2]))])
 def test_heads_in_place_of_positions(fn):
     found = identify(fn, WIDTH, shape="batch seq heads dim")
-    assert (found.axis, found.rope) == ("heads", ROPE)
-    assert "Heads are rotated in place of positions" in str(found)
+    assert (found.axis, found.rope, found.positions_ignored) == ("heads", ROPE, fn is not good)
+    text = " ".join(str(found).split())
+    assert "base=10000.0), but it rotates heads in place of positions." in text
+    assert "Heads are rotated in place of positions" in text
 
 
 def on_library(xp, dtype, x, positions):
@@ -393,6 +399,7 @@ def test_one_position_that_is_wrong_is_named():
 def test_positions_in_half_precision_are_named(precision):
     found = identify(lambda x, p: good(x, np.minimum(p, 60_000).astype(precision)), WIDTH, seq_len=2**15)
     assert (found.rope, found.precision) == (ROPE, precision)
+    assert f"base=10000.0), with {precision} phases." in " ".join(str(found).split())
 
 
 def test_complex_results_are_not_read_as_real():
@@ -405,6 +412,10 @@ def test_the_report():
     text = str(found)
     assert text.startswith("The function is RotaryEmbedding(head_dim=16, layout='half', base=10000.0).")
     assert "8: (0, 8), (1, 9), (2, 10), ..." in text and "exact, up to position 1,048,576" in text
+    assert found.reasons[-2:] == (
+        "The value was checked with another x: all 608 numbers are within tolerance.",
+        "All positions below 4,096 were tried, and some up to 1,048,576.",
+    )
     assert found.to_dict()["rope"] == repr(ROPE) and "| layout | half |" in found.to_markdown()
     with pytest.raises(AttributeError):
         found.rope = None
