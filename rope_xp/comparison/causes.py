@@ -35,13 +35,15 @@ def _width(each: Behaviour, rope: Embedding) -> str:
 
 
 def _frequencies(each: Behaviour, rope: Embedding) -> str:
+    values = frequencies_of(rope)
+    way = "" if (values >= 0.0).all() else ", reversed" if (values <= 0.0).all() else ", some of them reversed"
     if each.change:
-        return f"those of {each.change}"
+        return f"those of {each.change}{way}"
     if rope.base is not None:
         how = "" if each.precision != "float32" else " in float32" if each.own_factors else " rounded to float32"
-        return f"those of base {number(rope.base)}{how}"
-    values = np.abs(frequencies_of(rope))
-    return f"{values.max():.6g} to {values.min():.6g} radians per token, given"
+        return f"those of base {number(rope.base)}{how}{way}"
+    sizes = np.abs(values)
+    return f"{sizes.max():.6g} to {sizes.min():.6g} radians per token, given{way}"
 
 
 def _scaling(each: Behaviour, rope: Embedding) -> str:

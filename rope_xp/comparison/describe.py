@@ -109,6 +109,11 @@ def finding_of_function(probe: Probe, reference: Embedding | None, context: int,
         found = found._replace(problems=(words,))
         if not positions_ignored and probe.axis == "seq":
             found = found.with_cause("calls", "If that is meant, pass positions_ignored=True.")
+        if not probe.is_stated and probe.axis == "seq":
+            words = (
+                f"It was called with x of ({probe.shape}): state `shape` as in your model, or a wrong axis is not seen."
+            )
+            found = found._replace(problems=(*found.problems, words))
         if probe.axes > 1:
             return found if found.causes else found.with_cause("unknown", "It cannot follow several position axes.")
     irregular = irregularity(probe, context)

@@ -395,6 +395,14 @@ DIFFERENCES = [
     ),
     (WIDE, WIDE.replace(inv_freq=np.stack([OF_500[None]] * 3), base=None), OTHERS),
     (WIDE, WIDE.replace(inv_freq=np.stack([[OF_500, OF_500]]), base=None), OTHERS),
+    (
+        by_numbers(WIDE, np.where(np.arange(16) == 2, -1.5, 1.5)),
+        WIDE.replace(reverse=True),
+        {
+            "frequencies": "1.5 to 0.000266742 radians per token, given, some of them reversed|"
+            "those of base 10,000, reversed"
+        },
+    ),
     (WIDE, WIDE.replace(sections=Sections((8, 4, 4))), {}),
     (
         by_numbers(WIDE, 1.5),
@@ -471,6 +479,7 @@ def counting(x, positions):
 SAME_EVERYWHERE = "The function gives the same result at every position that was tried."
 INDEX = "The function ignores positions and counts the rows of x."
 PASS = "If that is meant, pass positions_ignored=True."
+STATE = "It was called with x of (seq dim): state `shape` as in your model, or a wrong axis is not seen."
 SEVERAL = "It cannot follow several position axes."
 # A function and what it is compared with, the causes, the first position, and problems with and without
 # `positions_ignored`.
@@ -490,6 +499,7 @@ REPORTS = {
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_whole_report_of_a_function(name):
+    """What ignores positions is said to have been called in one shape, if none is stated."""
     fn, other, causes, first, problems = REPORTS[name]
     meant = name.endswith("meant")
     for one, two in ((fn, other), (other, fn)):
@@ -499,6 +509,9 @@ def test_the_whole_report_of_a_function(name):
         assert report.scores_are_same is (
             True if report.same else None if causes != ("rotation",) or problems else False
         )
+        tried = compare(one, two, head_dim=4, context=60, positions_ignored=meant)
+        expected = [each for each in (*problems, STATE) if INDEX in problems or each != STATE]
+        assert tried.causes == causes and sorted(tried.problems) == sorted(expected)
 
 
 @pytest.mark.parametrize("size", range(1, 12))

@@ -353,7 +353,7 @@ CHANGES = [
         -WIDE,
         1.0,
         GIVEN,
-        "cause: frequencies (a: 1 to 0.000316228 radians per token, given; b: 1 to 0.000316228 radians",
+        "(a: 1 to 0.000316228 radians per token, given, reversed; b: 1 to 0.000316228 radians per token, given).",
     ),
     *((WIDE[: n // 2], 1.0, PLAIN, CUT.format(n)) for n in (8, 12)),
     (WIDE, 1.0, HALF, "cause: width (a: 16 of 16 channels; b: 8 of 16 channels)."),
