@@ -134,6 +134,18 @@ PROPERTIES = (
         "give the value those of the module: inv_freq=module.inv_freq.tolist().",
     ),
 )
+# What to do about phases, and about sines and cosines, in half precision.
+KEEP_TABLES = "Keep sines and cosines in float32. Where their rounding is accepted, name a larger tolerance."
+KEEP_PHASES = (
+    "Compute position times frequency exactly or in float64. {} rounds integers above {}: do not cast positions or "
+    "frequencies (inv_freq) to it with the model."
+)
+OF_PRECISION = {
+    "float16": KEEP_PHASES.format("float16", "2,048"),
+    "bfloat16": KEEP_PHASES.format("bfloat16", "256"),
+    "float16 tables": KEEP_TABLES,
+    "bfloat16 tables": KEEP_TABLES,
+}
 BY_CAUSE = {each.cause: each for each in PROPERTIES}
 
 

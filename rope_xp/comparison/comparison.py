@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp.arrays import checks
-from rope_xp.comparison.causes import BY_CAUSE, PROPERTIES, differ, explaining
+from rope_xp.comparison.causes import BY_CAUSE, OF_PRECISION, PROPERTIES, differ, explaining
 from rope_xp.comparison.describe import (
     SEARCHED_INDEX,
     Finding,
@@ -266,12 +266,18 @@ def _report(
     stated = [cause for cause in causes if cause in BY_CAUSE or cause in ("rotation", "softmax scale")]
     differences = tuple(Difference(cause, _text(cause, one), _text(cause, other)) for cause in stated)
     found = {"same": False, "causes": causes, "first_position": first, "scores_are_same": scores, **fixed}
-    advice = () if found["same"] else tuple(map(_advice, causes))
+    precisions = (one.precision, other.precision)
+    every = {advice: None for cause in causes for advice in _advice(cause, precisions)}
+    advice = () if found["same"] else tuple(every)
     return Comparison(**found, largest_change=largest, differences=differences, advice=advice)
 
 
-def _advice(cause: str) -> str:
-    return BY_CAUSE[cause].advice if cause in BY_CAUSE else OTHER_ADVICE[cause]
+def _advice(cause: str, precisions: Iterable[str] = ()) -> list[str]:
+    """What to do about a cause, where phases have these precisions."""
+    of_half = [OF_PRECISION[each] for each in precisions if each in OF_PRECISION]
+    if cause == "phase precision" and of_half:
+        return of_half
+    return [BY_CAUSE[cause].advice if cause in BY_CAUSE else OTHER_ADVICE[cause]]
 
 
 def _text(cause: str, each: Behaviour) -> str:
@@ -302,7 +308,7 @@ def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | No
     if first is not None and any(each.behaviour is not None and each.behaviour.rope is None for each in both):
         causes = tuple("rotation" if cause == "unknown" else cause for cause in causes)
     is_comparable = has_results or set(causes) > {"unknown"} or "unknown" not in causes
-    advice = tuple(map(_advice, causes)) if is_comparable else (OF_CALLS,)
+    advice = tuple(each for cause in causes for each in _advice(cause)) if is_comparable else (OF_CALLS,)
     return Comparison(
         same=is_same,
         comparable=is_comparable,

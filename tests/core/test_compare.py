@@ -167,12 +167,28 @@ def with_bfloat16_tables(x, positions):
     return np.concatenate([turned.real, turned.imag], axis=-1)
 
 
+def with_positions_in(dtype):
+    return lambda x, p: rotate(x, angles(p.astype(dtype).astype("float64"), np.array(LLAMA.inv_freq)))
+
+
 # What is compared, its cause, and a part of what to do. Frequencies that are computed in float32 have an error of some
 # roundings, which is seen at far positions. Tables in half precision have errors at all positions.
 COMPUTED_IN_FLOAT32 = [
     (module, LLAMA, "phase precision (a: float32 phases; b: exact phases)", "name the context"),
     (module, LLAMA.replace(phase="float32"), "frequencies (a: those of base 500,000 in float32;", "inv_freq=module."),
-    (with_bfloat16_tables, LLAMA, "phase precision (a: bfloat16 tables; b: exact phases)", "sines and cosines"),
+    (
+        with_bfloat16_tables,
+        LLAMA,
+        "phase precision (a: bfloat16 tables; b: exact phases)",
+        "Keep sines and cosines in float32.",
+    ),
+    (
+        LLAMA,
+        with_positions_in(ml_dtypes.bfloat16),
+        "phase precision (a: exact phases; b: bfl",
+        "above 256: do not cast",
+    ),
+    (with_positions_in("float16"), LLAMA, "phase precision (a: float16 phases; b: exact", "above 2,048: do not cast"),
     (with_slow_pairs_too_fast, LLAMA, "frequencies (a:", "Compare the frequencies"),
     (GIVEN, LLAMA.replace(base=10_000.0), "base (a: 500,000; b: 10,000).", "rope_theta"),
 ]
@@ -185,7 +201,8 @@ def test_frequencies_computed_in_float32_are_told_from_other_causes():
     assert_same(module, GIVEN.replace(phase="float32"), tolerance=1e-6, **options)
     for one, other, cause, advice in COMPUTED_IN_FLOAT32:
         report = compare(one, other, tolerance=1e-5, **options)
-        assert f"Likely cause: {cause}" in report.summary and advice in " ".join(report.advice)
+        assert f"Likely cause: {cause}" in report.summary and advice in "".join(report.advice)
+        assert len(report.advice) == 1
 
 
 # An embedding in the words of the oracle: frequencies "pairs" or "axes pairs", layout, factor, dtype of phases.
