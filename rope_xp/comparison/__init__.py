@@ -71,9 +71,10 @@ def compare(
     position p at which the score of some two such vectors changes by more than 0.01 if `b` rotates in place of `a`. So
     it is the first position at which the largest singular value of the difference of both maps is above 0.01. With
     several position axes, p is the position on one of them, with 0 on the others, or on all of them. (Embeddings with
-    different numbers of axes are compared on all of them, as for text.) The position is exact, with two exceptions.
-    Phases that are not exact are compared at every position below ``2**20``, and at 8,192 positions beyond. A function
-    that nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. To check that a
+    different numbers of axes are compared on all of them, as for text.) The position is exact, with three exceptions.
+    Phases that are not exact are compared at every position below ``2**20``, and at 8,192 positions beyond. Rounded
+    phases behind results in half precision are compared by the results, where the function is called. A function that
+    nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. To check that a
     function is the same everywhere, it is called at all positions below 32,768 and at some beyond, in calls with at
     most 8,192 tokens. No call is beyond `context`. `sample` says which positions were called, if not all.
 

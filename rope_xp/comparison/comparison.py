@@ -22,6 +22,7 @@ from rope_xp.comparison.describe import (
     first_difference,
     matrices_of,
     sample_of,
+    with_own_factors,
 )
 from rope_xp.comparison.measures import attention_moved, change_at, first_beyond
 from rope_xp.comparison.report import Comparison, Difference, number
@@ -194,12 +195,14 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     a, b = one.map(directions), other.map(directions)
     # Of rounded phases only the size of the errors is known where their noise is as large: there, results decide.
     rounded = any(each.precision in COARSE_BITS and not each.own_factors for each in (one, other))
+    rounded = rounded and one.axis == other.axis == "tokens"
     called = [each if each.probe is None else each._replace(behaviour=None) for each in both]
 
     def first_above(limit: float, known: int) -> int | None:
-        found = first_beyond(a, b, limit, context, known)
+        if not rounded:
+            return first_beyond(a, b, limit, context, known)
         # A row of 1 and -1 has a length of the root of 2 in each pair.
-        return first_difference(called, directions, context, 2.0**0.5 * limit) if found is None and rounded else found
+        return first_difference(called, directions, context, 2.0**0.5 * limit)
 
     beyond = first_above(tolerance, 0)
     is_same = beyond is None
@@ -217,6 +220,9 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
         unknown = {"phase precision"} if {"calls", "state"} & {*of_calls} else {}
         acting = tuple(cause for cause in causes if not is_same and cause not in unknown)
         return _report(one, other, (*acting, *of_calls), first, None, None, found)
+    if rounded:
+        measured = [each if f.probe is None else with_own_factors(each, f.probe) for each, f in zip((one, other), both)]
+        a, b = (each.map(directions) for each in measured)
     if not is_same:  # a function does not say which scale of the softmax goes with it
         scales = (_softmax_scale(one), _softmax_scale(other)) if are_values else (1.0, 1.0)
         fixed = {**fixed, "attention_moved": attention_moved(a, b, scales, context)}

@@ -146,7 +146,9 @@ def finding_of_function(probe: Probe, reference: Embedding | None, context: int,
         return found.with_cause(search.cause, *map(_as_sentence, search.reasons))
     if "length" in found.causes and "NaN" in found.problems[0] and _overflows(search.behaviour, length):
         found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
-    return found._replace(behaviour=_with_own_factors(search.behaviour, probe))
+    # Half precision adds noise to the factors.
+    behaviour = search.behaviour if probe.roundoff >= COARSE else with_own_factors(search.behaviour, probe)
+    return found._replace(behaviour=behaviour)
 
 
 def _length(probe: Probe, context: int) -> int:
@@ -173,10 +175,10 @@ def _as_sentence(problem: str) -> str:
     return f"{problem[:1].upper()}{problem[1:]}."
 
 
-def _with_own_factors(behaviour: Behaviour, probe: Probe) -> Behaviour:
+def with_own_factors(behaviour: Behaviour, probe: Probe) -> Behaviour:
     """A behaviour with the phases of the function itself if they matter."""
     are_exact = behaviour.precision == "exact" and behaviour.rope is not None and behaviour.rope.base is not None
-    if are_exact or behaviour.axis != "tokens" or probe.follows != "positions" or probe.roundoff >= COARSE:
+    if are_exact or behaviour.axis != "tokens" or probe.follows != "positions":
         return behaviour
     first, _, to_first, to_second = behaviour.map().channels
     row = np.zeros(probe.head_dim)

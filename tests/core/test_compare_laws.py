@@ -571,3 +571,23 @@ def test_two_functions_that_round_their_tables_in_two_ways_differ_by_their_preci
     nearest = of(lambda table: table.astype(ml_dtypes.bfloat16).astype(float))
     report = compare(nearest, of(truncated), head_dim=4, shape="seq dim", context=100)
     assert (report.same, report.causes) == (False, ("phase precision",))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(
+    "change, first", [(lambda p: p + 12 * (p == 3000), 3000), (lambda p: p.astype(np.float16).astype(int), 2049)]
+)
+def test_behind_half_precision_numbers_are_those_of_the_results(change, first, dtype):
+    """One position that is wrong, or half of them, may look like phases whose products are rounded, too."""
+    w = np.array([0.1, 0.01])
+    rope = RotaryEmbedding(head_dim=4, layout="half", inv_freq=w.tolist())
+
+    def fn(x, positions):
+        return oracle.rotate(np.asarray(x, float), change(positions)[:, None] * w, "half").astype(dtype)
+
+    for context in (first, first + 1, 4004):
+        report = compare(fn, rope, context=context, shape="seq dim")
+        last = np.array([context - 1])
+        change_at_last = np.abs(np.exp(1j * change(last)[:, None] * w) - np.exp(1j * last[:, None] * w)).max()
+        assert (report.same, report.first_position) == ((True, None) if context == first else (False, first))
+        assert report.largest_change is None or abs(report.largest_change - change_at_last) < ml_dtypes.finfo(dtype).eps
