@@ -12,7 +12,6 @@ import numpy as np
 from rope_xp.arrays import checks
 from rope_xp.comparison.causes import BY_CAUSE, OF_PRECISION, PROPERTIES, differ, explaining
 from rope_xp.comparison.describe import (
-    SEARCHED_INDEX,
     Finding,
     Subject,
     compared,
@@ -31,7 +30,7 @@ from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.identification.behaviour import Behaviour, directions_of
 from rope_xp.identification.precision import COARSE_BITS
-from rope_xp.identification.probe import Function, Probe
+from rope_xp.identification.probe import SEARCHED_INDEX, Function, Probe
 from rope_xp.modules import RotaryModule
 from rope_xp.reports import short_repr
 from rope_xp.spectrum import lengths_of

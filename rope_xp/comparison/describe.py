@@ -13,6 +13,7 @@ from rope_xp.identification.precision import COARSE, COARSE_BITS, noise, precisi
 from rope_xp.identification.probe import (
     ALL_BELOW,
     LONGEST_INDEX,
+    SEARCHED_INDEX,
     Function,
     Probe,
     along,
@@ -29,9 +30,7 @@ from rope_xp.types import Embedding
 # The most positions whose phases are measured to find out how they are rounded.
 MOST_ROUNDED = 2**13
 # Greater phases are infinite in float16.
-OVERFLOW = 65_504.0
-# The most positions of a search in a function that ignores positions: each call needs as many rows.
-SEARCHED_INDEX = 2**12
+OVERFLOW = float(np.finfo(np.float16).max)
 
 
 class Subject(NamedTuple):
@@ -63,7 +62,7 @@ class Finding(NamedTuple):
 
     @property
     def is_regular(self) -> bool:
-        if self.probe is None or (self.length is not None and self.length < 8):
+        if self.probe is None:
             return False
         follows_axes = self.probe.axes == 1 or (self.probe.follows, self.probe.axis) == ("positions", "seq")
         return follows_axes and self.probe.follows in ("positions", "index", "nothing")
@@ -119,11 +118,10 @@ def finding_of_function(probe: Probe, reference: Embedding | None, context: int,
     irregular = irregularity(probe, context)
     length = _length(probe, context)
     if length < context:
-        found = found._replace(length=length)
-        if length < 8:
-            return found.with_cause("length", *problems)
         words = _as_sentence(f"the function fails from position {length:,} on: {shorten(probe.problems[-1], 200)}")
-        found = found.with_cause("length", words)
+        found = found._replace(length=length).with_cause("length", words)
+        if length < 8:
+            return found
         irregular = irregularity(probe, length)
     if irregular:
         words = "The results of the function do not follow from the channels and the positions alone"
@@ -205,15 +203,14 @@ def confirmed(
     if behaviour.rope is None:
         directions = None
     position = first_unlike(probe, behaviour, compared(finding, context), tolerance, directions)
-    if position is not None and directions is None and probe.follows == "positions":
-        for each in _in_terms_of(reference, behaviour):
-            rounded = _with_rounded_phases(probe, each, min(MOST_ROUNDED, compared(finding, context)))
-            if rounded and first_unlike(probe, rounded, compared(finding, context), tolerance) is None:
-                return finding._replace(behaviour=rounded)
     if position is None:
         return finding
+    for each in _in_terms_of(reference, behaviour):
+        rounded = _with_rounded_phases(probe, each, min(MOST_ROUNDED, compared(finding, context)))
+        if rounded and first_unlike(probe, rounded, compared(finding, context), tolerance, directions) is None:
+            return finding._replace(behaviour=rounded)
     count = min(longest_call(probe.head_dim), compared(finding, context))
-    if directions is None and probe.follows == "positions" and _is_one_of_few(probe, position, count):
+    if _is_one_of_few(probe, position, count):
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
     words = f"At position {position:,}, the function is not the one that it is at other positions."
     return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)

@@ -29,8 +29,9 @@ MORE = np.array([1, 3, 0, 2, 6, 4, 7, 5, 8])
 STRIDES = (1, 37, 2053)
 # What a result can follow. The first says the most about a function.
 FOLLOWS = ("positions", "first call", "index", "nothing")
-# The most rows of x in a call of a function that ignores positions, and is called with whole axes.
-LONGEST_INDEX = 2**17
+# The most rows of x in a call of a function that ignores positions, and is called with whole axes: to check what it
+# computes, and to find that out, which takes many calls.
+LONGEST_INDEX, SEARCHED_INDEX = 2**17, 2**12
 # A function that rotates along a wrong axis is called with an x of two axes of this length.
 SQUARE = 64
 # All positions below it are tried before a function is said to be the same, and so many beyond it. The first part is a
@@ -113,7 +114,7 @@ class Probe:
         self.shape = " ".join(best.form.shape) if best.follows else None
         self.library = _library(best.form) if best.follows else ""
         self.roundoff = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
-        self.longest_index = 4096
+        self.longest_index = SEARCHED_INDEX
         self._rows = len(MORE)  # of the last call, where each needs another number
         self.widest = self._widest(shapes) if self.follows == "positions" and self.axis == "seq" else best.form
 
