@@ -34,6 +34,17 @@ def roundings(frequencies: np.ndarray) -> np.ndarray:
     return 5.0 + 3.0 * np.abs(np.log(np.maximum(np.abs(frequencies), 1e-30)))
 
 
+def roundings_of_frequencies(values: np.ndarray, errors: np.ndarray, is_coarse: bool) -> list[np.ndarray]:
+    """How far measured frequencies may be off, relative to them: as exact numbers, then as rounded ones."""
+    # They may be rounded to float32 or bfloat16 if all have so few bits. A coarse measurement cannot tell for float32.
+    found, off = [ROUNDOFF["float64"] * roundings(values)], ROUNDOFF["float32"] * roundings(values)
+    for bits, relative, always in ((24, off, is_coarse), (8, np.full(len(values), ROUNDOFF["bfloat16"]), False)):
+        close = errors + 4 * ROUNDOFF["float64"] * values
+        if always or (np.abs(rounded_to(bits, values) - values) <= close).all():
+            found.append(relative)
+    return found
+
+
 def noise(roundoff: float) -> float:
     """How far two results of the same numbers may be apart, relative to the largest, for their unit roundoff."""
     return 8 * roundoff + 64 * min(roundoff, ROUNDOFF["float32"])

@@ -18,7 +18,7 @@ from rope_xp.frequencies import (
     YarnScaling,
     geometric,
 )
-from rope_xp.identification.precision import ROUNDOFF, rounded_to, roundings
+from rope_xp.identification.precision import roundings_of_frequencies
 
 # A number of more digits than this, within the error of a measurement, is not taken for the number that someone chose.
 FEW_DIGITS = 5
@@ -55,7 +55,7 @@ class Rule(NamedTuple):
             return tuple(map(scaling._scaled, scaled))
         unscaled = geometric(self.base, rotary_dim)
         if isinstance(scaling, YarnScaling) and self.change == "with its ramp reversed":
-            return tuple(w + w / scaling.factor - once for w, once in zip(unscaled, scaled))
+            return tuple(w - once + w / scaling.factor for w, once in zip(unscaled, scaled))
         return tuple(once * once / w for w, once in zip(unscaled, scaled))
 
 
@@ -79,7 +79,7 @@ class Interval(NamedTuple):
         return Interval(self.least * number, self.most * number)
 
     def under(self, number: float) -> "Interval":
-        return Interval(number / self.most, number / self.least if self.least > 0.0 else inf)
+        return Interval(*(number / each if each > 0.0 else inf for each in (self.most, self.least)))
 
 
 class Target(NamedTuple):
@@ -89,6 +89,7 @@ class Target(NamedTuple):
     errors: np.ndarray
     magnitude: float
     magnitude_error: float
+    is_coarse: bool  # whether the phases that were measured are rounded, so that float32 is as exact as the values
 
     @property
     def rotary_dim(self) -> int:
@@ -101,16 +102,17 @@ class Target(NamedTuple):
         frequencies = np.asarray(rule.frequencies(self.rotary_dim))
         return bool((np.abs(frequencies - self.values) <= self.errors).all())
 
+    def is_explained_by(self, rule: Rule) -> bool:
+        """Whether the rule gives the frequencies, and has fewer digits than they have within their errors."""
+        attention = getattr(rule.scaling, "attention_factor", None)
+        digits = rule.digits - (digits_of(attention) if attention else 0)
+        known = np.log10(np.maximum(self.values, self.errors) / self.errors)[np.abs(self.values - 1.0) > self.errors]
+        return digits <= max(FEW_DIGITS + 1, known.sum() * 2 / 3) and self.is_met_by(rule)
+
 
 def rule_of(target: Target) -> Rule | None:
     """The rule with the fewest digits that explains the frequencies; None without."""
-    # They are first taken as exact, then as rounded to float32, then, if all of them have so few bits, to bfloat16.
-    values = target.values
-    off = roundings(values)
-    allowed = [ROUNDOFF["float64"] * off, ROUNDOFF["float32"] * off]
-    if (np.abs(rounded_to(8, values) - values) <= target.errors + 4 * ROUNDOFF["float64"] * values).all():
-        allowed.append(np.full(len(values), ROUNDOFF["bfloat16"]))
-    for relative in allowed:
+    for relative in roundings_of_frequencies(target.values, target.errors, target.is_coarse):
         found = list(_rules_that_fit(target.widened(relative)))
         if found:
             return min(found, key=lambda rule: rule.digits)
@@ -297,7 +299,7 @@ def _of_ramp(target: Target, ramp: Ramp, digits: int) -> Iterator[Rule]:
     """The rules of a ramp. None is simpler than one whose numbers are usual."""
     for scaling in itertools.chain(_llama3(ramp), _yarn(target, ramp)):
         rule = Rule(ramp.base, scaling, digits + _digits_of_scaling(scaling))
-        if target.is_met_by(rule):
+        if target.is_explained_by(rule):
             yield rule
             if rule.digits <= digits + FEW_DIGITS:
                 return
@@ -311,13 +313,15 @@ def _digits_of_scaling(scaling: Scaling) -> int:
 
 
 def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
-    """The ramps of a base: with the simplest factor of as many slow pairs as have one."""
+    """The ramps of a base: with the simplest factor of as many slow pairs as have one, or with that of YaRN's paper."""
     unscaled = np.asarray(geometric(base, target.rotary_dim))
     least = (unscaled / (target.values + target.errors))[::-1]
     most = (unscaled / np.maximum(target.values - target.errors, 1e-300))[::-1]
     least, most = np.maximum.accumulate(least), np.minimum.accumulate(most)
     together = int(np.count_nonzero(least <= most))  # the slow pairs that one factor explains
     factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, together // 2, 0))
+    of_paper = (target.magnitude + each * target.magnitude_error - 1.0 for each in (-1, 1))
+    factors[simplest(*(exp(min(10.0 * each, 300.0)) for each in of_paper))] = None
     for factor, digits in factors:
         if factor > 1.0 and digits <= FEW_DIGITS:
             of = 1.0 - 1.0 / factor
@@ -326,7 +330,7 @@ def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
 
 
 def _bases(target: Target, of_last_pairs: bool = False) -> Iterator[tuple[float, int]]:
-    """The simplest bases of the first pairs, or of the last ones, and their digits; then usual bases."""
+    """The simplest bases of the first pairs, or of the last ones, and their digits; then other ones and usual bases."""
     # The base of the most pairs that have one of few digits is the first.
     order = slice(None, None, -1 if of_last_pairs else 1)
     least, most = _bounds(target)
@@ -338,6 +342,12 @@ def _bases(target: Target, of_last_pairs: bool = False) -> Iterator[tuple[float,
             found[base] = digits
         if len(found) == 3:
             break
+    # The last two pairs are usually divided by one factor, which their ratio does not have.
+    (fast, slow), (of_fast, of_slow) = target.values[-2:], target.errors[-2:]
+    ratios = (fast - of_fast) / (slow + of_slow), (fast + of_fast) / max(slow - of_slow, 1e-300)
+    base, digits = simplest(*(float(min(max(each, 0.0) ** len(target.values), 1e300)) for each in ratios))
+    if digits <= FEW_DIGITS and base > 1.0:
+        found.setdefault(base, digits)
     yield from (found | {base: digits_of(base) for base in USUAL_BASES}).items()
 
 
@@ -345,6 +355,8 @@ def _llama3(ramp: Ramp) -> Iterator[Scaling]:
     """The kept part is linear in the frequency. Only the ratios of length and factors matter."""
     first, last = ramp.ends
     turns = ramp.unscaled / (2 * pi)  # per token
+    if last == len(turns):  # no pair gives the factor
+        return
     if last == first + 1:  # a step
         length = _whole(float(1.0 / turns[first]), float(1.0 / turns[last]))
         if length:
@@ -380,9 +392,12 @@ def _yarn(target: Target, ramp: Ramp) -> Iterator[Scaling]:
     """The divided part is linear in the number of the pair. Its ends follow from the ratios of length and betas."""
     first, last = ramp.ends
     width = target.rotary_dim
-    ends = (Interval(first, first), Interval(last, last))
+    numbers, ends = np.arange(len(ramp.kept), dtype=float), (Interval(first, first), Interval(last, last))
+    if last - first == 2 and last == len(numbers):  # the ramp may end after the last pair
+        found = ramp.end_where_divided(numbers, first)
+        ends = ends[0], found or ends[1]
     if last - first > 2:
-        found = ramp.line(np.arange(len(ramp.kept), dtype=float))
+        found = ramp.line(numbers)
         if found is None:
             return
         ends = found
@@ -403,7 +418,7 @@ def _yarn(target: Target, ramp: Ramp) -> Iterator[Scaling]:
         for length in _lengths(of_fast, of_slow):
             fast = _near(32.0, of_fast.under(length))
             begin = width * log(length / (fast * 2 * pi)) / (2 * log(ramp.base)) if fast < inf else 0.0
-            end = ramp.end_where_divided(np.arange(len(ramp.kept), dtype=float), max(begin, 0.0))
+            end = ramp.end_where_divided(numbers, max(begin, 0.0))
             if end is not None:
                 slow = _near(1.0, _tokens_per_turn(end.widened(), ramp.base, width).under(length))
                 yield from _yarn_scaling(fast, slow, length, truncate=False, **options)
@@ -442,9 +457,10 @@ def changed_rule_of(target: Target) -> Rule | None:
     """The rule that explains the frequencies after a usual mistake: its ramp reversed, or the rule applied twice."""
     if len(target.values) < 3 or (target.values <= 0.0).any():
         return None
-    for roundoff in (ROUNDOFF["float64"], ROUNDOFF["float32"]):
-        wider = target.widened(roundoff * roundings(target.values))
-        found = list(filter(wider.is_met_by, (*_twice(wider), *_reversed(wider))))
+    exact, *rounded = roundings_of_frequencies(target.values, target.errors, target.is_coarse)
+    for relative in (4 * exact, *rounded[:1]):  # a difference of 1 and a small part of it loses digits
+        wider = target.widened(relative)
+        found = list(filter(wider.is_explained_by, (*_twice(wider), *_reversed(wider))))
         if found:
             return min(found, key=lambda rule: rule.digits)
     return None

@@ -56,6 +56,7 @@ from rope_xp.identification.values import (
     rule_in_any_order,
     value_near,
     value_of,
+    value_of_numbers,
     with_axes,
 )
 from rope_xp.types import Embedding
@@ -272,7 +273,9 @@ class Search:
             return
         of_axes = frequencies.values[None] if self.probe.axes == 1 else of_axes
         direction = _direction(frequencies)
-        measured = Measured(self.probe.head_dim, channels, frequencies, direction, magnitude, error * length, of_axes)
+        measured = Measured(
+            self.probe.head_dim, channels, frequencies, direction, magnitude, error * length, of_axes, is_coarse=True
+        )
         if not exchanged:
             self.conclude(direction=direction)
         self._conclude_embedding(measured, start, rotations.positions[1:], angle[1:], roundoff, exchanged)
@@ -328,14 +331,24 @@ class Search:
         exchanged: int,
     ) -> None:
         """The value, the precision of its phases, and how much of the function it explains."""
-        frequencies = measured.frequencies
-        value = value_of(measured) if self.near is None else self._value_near(self.near, measured)
+        frequencies, where = measured.frequencies, positions + (start.offset or 0)
+
+        def precision_with(w: np.ndarray, errors: np.ndarray) -> Precision:
+            return precision_of(wrapped(angle - exact_angles(where, w)), where, w, errors, roundoff)
+
         w, errors = frequencies.values, frequencies.errors
+        precision = precision_with(w, errors)
+        measured = measured._replace(is_coarse=precision.name != "exact" or roundoff >= COARSE)
+        value = value_of(measured) if self.near is None else self._value_near(self.near, measured)
         if value is not None:
-            w = frequencies_of(value.rope)[:, 0].sum(axis=0)[value.numbers]
-            errors = errors if value.rope.base is None else np.zeros(len(w))
-        where = positions + (start.offset or 0)
-        precision = precision_of(wrapped(angle - exact_angles(where, w)), where, w, errors, roundoff)
+            of_value = frequencies_of(value.rope)[:, 0].sum(axis=0)[value.numbers]
+            if value.rope.base is not None:  # a rule is as far from the frequencies as they are from angles, or exact
+                errors = errors * (0.0 if measured.is_coarse else 2.0)
+            with_value = precision_with(of_value, errors)
+            if with_value.name is None and precision.name is not None and self.near is None:
+                value = value_of_numbers(measured)
+            else:
+                w, precision = of_value, with_value
         # Such a precision may hide that frequencies are those of `near`.
         if self.near is not None and precision.name in COARSE_BITS:
             wide = PRECISIONS[precision.name] * roundings(frequencies.values) * np.abs(w)

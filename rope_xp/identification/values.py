@@ -12,7 +12,7 @@ from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import LinearScaling, Scaling
 from rope_xp.identification.behaviour import frequencies_of
 from rope_xp.identification.pairs import Channels, Fitted, Place, places_of
-from rope_xp.identification.precision import ROUNDOFF, rounded_to, roundings
+from rope_xp.identification.precision import ROUNDOFF, rounded_to, roundings, roundings_of_frequencies
 from rope_xp.identification.rules import Rule, Target, changed_rule_of, rule_of, simplest, simplest_within
 from rope_xp.sections import ORDERS, Sections
 from rope_xp.types import Array, Embedding, Values
@@ -33,6 +33,7 @@ class Measured(NamedTuple):
     magnitude: float
     magnitude_error: float
     of_axes: np.ndarray  # the frequencies "axes pairs" of each position axis, whose sum `frequencies` are
+    is_coarse: bool  # whether phases are rounded, or sines and cosines so much that this cannot be told
 
 
 class Value(NamedTuple):
@@ -57,13 +58,7 @@ def value_of(measured: Measured) -> Value | None:
                 return Value(
                     _with_numbers(_options_of(place, measured), inv_freq.tolist(), measured), place.numbers, change
                 )
-        of_all_pairs = (_of_all_pairs(places[0], each) for each in measured.frequencies[:2])
-        numbers = [
-            0.0 if abs(w) <= error else float(np.sign(w)) * simplest_within(abs(w), error)
-            for w, error in zip(*of_all_pairs)
-        ]
-        options = _options_of(places[0], measured)
-        return Value(_with_numbers(options, numbers, measured), places[0].numbers)
+        return value_of_numbers(measured)
     rule, place = min(found, key=lambda each: each[0].digits)
     options = _options_of(place, measured)
     rope = RotaryEmbedding(**options, base=rule.base, scaling=rule.scaling, reverse=measured.direction == -1)
@@ -72,6 +67,17 @@ def value_of(measured: Measured) -> Value | None:
         plain = rule.scaling is None
         rope = rope.replace(attention_factor=factor) if plain else _with_numbers(options, rope.inv_freq, measured)
     return Value(rope, place.numbers)
+
+
+def value_of_numbers(measured: Measured) -> Value:
+    """The value with the frequencies as measured, in the first of all layouts that have these pairs."""
+    place = next(places_of(measured.channels, measured.head_dim))
+    of_all_pairs = (_of_all_pairs(place, each) for each in measured.frequencies[:2])
+    numbers = [
+        0.0 if abs(w) <= error else float(np.sign(w)) * simplest_within(abs(w), error)
+        for w, error in zip(*of_all_pairs)
+    ]
+    return Value(_with_numbers(_options_of(place, measured), numbers, measured), place.numbers)
 
 
 def value_near(near: Embedding, measured: Measured) -> Value | None:
@@ -195,18 +201,21 @@ def with_axes(value: Value, measured: Measured) -> RotaryEmbedding | None:
     alone = np.count_nonzero(rows, axis=0) == 1
     rows = np.where((rows != 0.0) & alone, inv_freq, rows)  # a pair of one axis: its number has been rounded
     if alone.all():
-        axis_of_pair, allowed = np.argmax(rows != 0.0, axis=0), ROUNDOFF["float32"] * roundings(rows) * np.abs(rows)
-        for found in _with_sections(_with_base(rope, rows, axis_of_pair), axis_of_pair.tolist()):
+        axis_of_pair, w = np.argmax(rows != 0.0, axis=0), np.abs(rows).max(axis=0)
+        errors = np.zeros(rope.pairs)
+        errors[value.numbers] = 2 * measured.frequencies.errors  # those of the numbers
+        of = Target(w, errors, measured.magnitude, measured.magnitude_error, measured.is_coarse)
+        allowed = errors + w * roundings_of_frequencies(w, errors, measured.is_coarse)[:2][-1]
+        for found in _with_sections(_with_base(rope, rows, of, axis_of_pair == 0), axis_of_pair.tolist()):
             if (np.abs(np.asarray(found.inv_freq) - rows) <= allowed).all():
                 return found
     return value.rope.replace(**GIVEN, inv_freq=rows.tolist(), attention_factor=rope.attention_factor)
 
 
-def _with_base(rope: Embedding, rows: np.ndarray, axis_of_pair: np.ndarray) -> Embedding | None:
+def _with_base(rope: Embedding, rows: np.ndarray, of: Target, own: np.ndarray) -> Embedding | None:
     if rope.base is not None:
         return rope
-    own = np.abs(rows[0, axis_of_pair == 0])
-    rule = rule_of(Target(own, ROUNDOFF["float32"] * own, rope.attention_factor, ROUNDOFF["float32"]))
+    rule = rule_of(of._replace(values=of.values[own], errors=of.errors[own]))
     if rule is None:
         return None
     reverse = bool((rows <= 0.0).all())
@@ -236,14 +245,14 @@ def rule_in_any_order(measured: Measured) -> Rule | None:
     values = np.abs(measured.frequencies.values)
     order = np.argsort(-values)
     errors = measured.frequencies.errors[order]
-    return rule_of(Target(values[order], errors, measured.magnitude, measured.magnitude_error))
+    return rule_of(Target(values[order], errors, measured.magnitude, measured.magnitude_error, measured.is_coarse))
 
 
 def _rule_at(place: Place, measured: Measured, find: Callable[[Target], Rule | None]) -> Rule | None:
     if measured.direction is None:
         return None
     values, errors = (_of_all_pairs(place, each) for each in measured.frequencies[:2])
-    return find(Target(np.abs(values), errors, measured.magnitude, measured.magnitude_error))
+    return find(Target(np.abs(values), errors, measured.magnitude, measured.magnitude_error, measured.is_coarse))
 
 
 def _of_all_pairs(place: Place, numbers: np.ndarray) -> np.ndarray:

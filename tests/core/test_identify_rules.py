@@ -195,6 +195,41 @@ def test_unusual_rules(length):
         assert text_of(found) == reports[name]
 
 
+def test_few_pairs_give_no_rule_that_is_not_theirs():
+    """Few pairs leave a rule open. The value then has their frequencies as measured, and not those of another rule."""
+    for width, base, factor, length in itertools.product(
+        (6, 8), (1e4, 500_042, 8e6, 1e7**0.5), (2.0, 40.0), (3000, 32_768)
+    ):
+        for w, magnitude in (
+            (yarn(base, width, factor, length), 0.1 * log(factor) + 1.0),
+            (yarn(base, width, factor, length, truncate=False), 1.0),
+            (llama3(base, width, factor, 1, 8, length), 1.0),
+        ):
+            found = identify(function(w, factor=magnitude), width, shape="seq dim")
+            assert (found.precision, found.confidence) == ("exact", 1.0), str(found)
+            np.testing.assert_allclose(found.rope.inv_freq, w, rtol=1e-14, atol=2.0**-68, err_msg=str(found))
+    for factor, length in ((16, 65_536), (26.44, 8192), (40, 32_768)):  # numbers of many digits would give these
+        w = yarn(500_042, 8, factor, length)
+        found = identify(function(w, **PRECISIONS["float32 phases"]), 8, shape="seq dim")
+        assert found.precision == "float32" and found.rope.inv_freq == pytest.approx(w, rel=2.0**-23), str(found)
+
+
+@pytest.mark.parametrize("width, base, factor, length", [(8, 1e4, 2.0, 32_768), (128, 1e4, 2.0, 65_536)])
+def test_a_ramp_that_does_not_end(width, base, factor, length):
+    """No pair is divided by the whole factor, which follows from the attention factor."""
+    for how in ("exact", "float32 phases"):
+        rule = YarnScaling(factor=factor, original_max_position_embeddings=length)
+        assert_found(how, yarn(base, width, factor, length), rule, base, 0.1 * log(factor) + 1.0)
+
+
+def test_a_ramp_that_is_nearly_constant():
+    """One that would begin far before the first pair, as rounding makes of Llama 3's."""
+    for high in (2, 8):
+        w = llama3(5e5, 24, 2, 1, high, 3000)
+        found = identify(lambda x, p, w=w: function(w, **PRECISIONS["float32 phases"], tables=FLOAT32)(x, p + 7), 24)
+        assert (found.precision, found.offset) == ("float32", 7) and outcome(found, w, 1.0) == "rule"
+
+
 def report(w, **options):
     found = identify(function(w, **options), HEAD)
     return found, " ".join(found.reasons)
