@@ -266,7 +266,7 @@ class Place(NamedTuple):
     numbers: np.ndarray
 
 
-def places_of(channels: Channels, head_dim: int) -> Iterator[Place]:
+def places_of(channels: Channels, head_dim: int, magnitude: float) -> Iterator[Place]:
     """All layouts that have these pairs, the most usual ones first."""
     inputs, outputs = channels.inputs, channels.outputs
     if not len(inputs):
@@ -281,8 +281,9 @@ def places_of(channels: Channels, head_dim: int) -> Iterator[Place]:
     if neighbours:
         numbers = (inputs[:, 0] - first) // 2
         if same:
-            last = max((*channels.scaled, int(inputs[-1, 1])))  # pairs of frequency 0 may follow
-            widths = {(last + 1 - first) // 2, (head_dim - first) // 2}
+            # Pairs of frequency 0 may follow, which have the magnitude too.
+            last = max((*channels.scaled, int(inputs[-1, 1])))
+            widths = {(last + 1 - first) // 2, ((head_dim if magnitude == 1.0 else last + 1) - first) // 2}
             yield from (Place("interleaved", first, pairs, 1, numbers) for pairs in sorted(widths))
         else:
             pairs = int(outputs[0, 1] - outputs[0, 0])

@@ -46,7 +46,7 @@ class Value(NamedTuple):
 
 def value_of(measured: Measured) -> Value | None:
     """The value where all position axes are equal: that whose rule has the fewest digits; else, numbers."""
-    places = list(places_of(measured.channels, measured.head_dim))
+    places = list(places_of(measured.channels, measured.head_dim, measured.magnitude))
     if not places:
         return None
     found = [(rule, place) for place in places if (rule := _rule_at(place, measured, rule_of)) is not None]
@@ -71,7 +71,7 @@ def value_of(measured: Measured) -> Value | None:
 
 def value_of_numbers(measured: Measured) -> Value:
     """The value with the frequencies as measured, in the first of all layouts that have these pairs."""
-    place = next(places_of(measured.channels, measured.head_dim))
+    place = next(places_of(measured.channels, measured.head_dim, measured.magnitude))
     of_all_pairs = (_of_all_pairs(place, each) for each in measured.frequencies[:2])
     numbers = [
         0.0 if abs(w) <= error else float(np.sign(w)) * simplest_within(abs(w), error)
@@ -82,7 +82,7 @@ def value_of_numbers(measured: Measured) -> Value:
 
 def value_near(near: Embedding, measured: Measured) -> Value | None:
     """The value with the fewest changes of another one that has the measured frequencies; None without one."""
-    for place in places_of(measured.channels, measured.head_dim):
+    for place in places_of(measured.channels, measured.head_dim, measured.magnitude):
         wanted = _of_all_pairs(place, measured.of_axes)
         errors = _of_all_pairs(place, measured.frequencies.errors)
         options = {**_options_of(place, measured), "attention_factor": None, "xpos": None}

@@ -93,6 +93,15 @@ def test_round_trip(layout, first, rotary_dim):
         assert len(found.pairs) == rotary_dim // 2 and len(found.kept) == WIDTH - rotary_dim
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_channels_without_the_attention_factor_belong_to_no_pair(layout):
+    """Over all channels, the base would be 10,000,000, with pairs that are not rotated."""
+    base, span = 1e7**0.5, slice(0, 8)
+    rope = identify(rotary(oracle.geometric(base, 8), layout, span=span, factor=1.2), WIDTH).rope
+    assert (rope.rotary_dim, rope.scaling, rope.attention_factor) == (8, None, 1.2)
+    assert (rope.layout, rope.base) == (layout, pytest.approx(base, rel=1e-13))
+
+
 @pytest.mark.parametrize(
     "dtype, offsets", [("float64", (0.25, -0.5, -7, 0.123456, 123456.5, 10**6)), ("float32", (-0.5, -7, 10**4))]
 )
