@@ -199,7 +199,7 @@ def _proportional(target: Target, rotated: int) -> Iterator[Rule]:
     """A progression over the whole width, of which only the first pairs are rotated."""
     factor, digits = _quotient(1.0, target.values[0], target.errors[0])
     base, of_base = _base(target, factor, rotated)
-    if 1.0 <= factor < inf and 1.0 <= base < inf:
+    if factor >= 1.0 and 1.0 <= base < inf:
         part = rotated / len(target.values)
         shorter, of_part = simplest(part, (rotated + 1 - 1e-9) / len(target.values))  # it is rounded down to pairs
         part = shorter if of_part < digits_of(part) else part

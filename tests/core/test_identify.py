@@ -292,6 +292,7 @@ FUNCTIONS = [
     # Cannot be called.
     (lambda x, p: good(x, p) + RANDOM.random(), dict(is_rotation=None), "Two equal calls give different results"),
     (lambda x, p: x[..., :4], dict(is_rotation=None, shape=None), r"changes the shape of x from \(7, 16\) to \(7, 4\)"),
+    (lambda x, p: np.tile(x, 2), dict(is_rotation=None), r"changes the shape of x from \(7, 16\) to \(7, 32\)"),
     (lambda x, p: (x, x), dict(is_rotation=None), "returns a tuple of 2; wrap it"),
     (lambda x, p: None, dict(is_rotation=None), "returns NoneType"),
     (lambda x, p: x * np.nan, dict(is_rotation=None), "returns NaN or infinity"),
