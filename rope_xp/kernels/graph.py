@@ -5,6 +5,8 @@ calls. An operator is one node, of which it checks the arguments alone. The next
 Python with tensors that have no numbers, and sees the operations.
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
