@@ -334,7 +334,7 @@ class RotaryEmbedding:
         """
         arrays = (x, *others)
         tables = () if sincos is None else pair_of(sincos)
-        if is_compiling() and (graph := self._operators((*arrays, *tables, positions), seq_dim, heads_dim)) is not None:
+        if is_compiling() and (graph := self._graph((*arrays, *tables, positions), seq_dim, heads_dim)) is not None:
             rotated = graph.call(self._text, arrays, tables, positions, seq_dim, heads_dim)
         else:
             rotated = execute(
@@ -379,7 +379,7 @@ class RotaryEmbedding:
         array([[ 0.       ],
                [-0.7249166]], dtype=float32)
         """
-        if is_compiling() and (graph := self._operators((positions, like), name=role)) is not None:
+        if is_compiling() and (graph := self._graph((positions, like), name=role)) is not None:
             return SinCos(*graph.sincos(self._text, positions, like, role))
         signature = signature_of((positions, like), "sincos", role)
         program = None if signature is None else self._plans.get(signature)
@@ -448,7 +448,7 @@ class RotaryEmbedding:
         True
         """
         options, tables = (seq_dim, heads_dim, inverse, transpose), pair_of(sincos)
-        if is_compiling() and (graph := self._operators((x, *tables), *options)) is not None:
+        if is_compiling() and (graph := self._graph((x, *tables), *options)) is not None:
             return graph.rotate(self._text, x, tables, *options)
         return execute(self, plan_rotation, angles_of_call, (x,), tables, None, *options, plans=self._plans)[0]
 
@@ -882,7 +882,7 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         options = Options(architecture, engine_version)
         return config_for(self, target, options)
 
-    def _operators(
+    def _graph(
         self,
         arrays: tuple[Array | None, ...],
         seq_dim: object = 0,

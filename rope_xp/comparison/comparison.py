@@ -271,18 +271,18 @@ def _report(
     stated = [cause for cause in causes if cause in BY_CAUSE or cause in ("rotation", "softmax scale")]
     differences = tuple(Difference(cause, _text(cause, one), _text(cause, other)) for cause in stated)
     found = {"same": False, "causes": causes, "first_position": first, "scores_are_same": scores, **fixed}
-    precisions = (one.precision, other.precision)
-    every = {advice: None for cause in causes for advice in _advice(cause, precisions)}
-    advice = () if found["same"] else tuple(every)
+    advice = () if found["same"] else _advice(causes, (one.precision, other.precision))
     return Comparison(**found, largest_change=largest, differences=differences, advice=advice)
 
 
-def _advice(cause: str, precisions: Iterable[str] = ()) -> list[str]:
-    """What to do about a cause, where phases have these precisions."""
+def _advice(causes: Iterable[str], precisions: Iterable[str] = ()) -> tuple[str, ...]:
+    """What to do about causes, where phases have these precisions. Nothing is said twice."""
     of_half = [OF_PRECISION[each] for each in precisions if each in OF_PRECISION]
-    if cause == "phase precision" and of_half:
-        return of_half
-    return [BY_CAUSE[cause].advice if cause in BY_CAUSE else OTHER_ADVICE[cause]]
+    found: dict[str, None] = {}
+    for cause in causes:
+        usual = [BY_CAUSE[cause].advice if cause in BY_CAUSE else OTHER_ADVICE[cause]]
+        found |= dict.fromkeys(of_half if of_half and cause == "phase precision" else usual)
+    return tuple(found)
 
 
 def _text(cause: str, each: Behaviour) -> str:
@@ -313,7 +313,7 @@ def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | No
     if first is not None and any(each.behaviour is not None and each.behaviour.rope is None for each in both):
         causes = tuple("rotation" if cause == "unknown" else cause for cause in causes)
     is_comparable = has_results or set(causes) > {"unknown"} or "unknown" not in causes
-    advice = tuple(each for cause in causes for each in _advice(cause)) if is_comparable else (OF_CALLS,)
+    advice = _advice(causes) if is_comparable else (OF_CALLS,)
     return Comparison(
         same=is_same,
         comparable=is_comparable,
