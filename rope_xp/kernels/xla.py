@@ -89,6 +89,8 @@ def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
     if rotation.inverse:
         sin = -sin
     start, end, dim = rotation.first_channel, rotation.first_channel + 2 * sin.shape[-1], x.shape[-1]
+    if rotation.read == rotation.write == "half" and rotation.blocks == 1 and _is_step(x, sin):
+        return jnp.concat([x[..., :start], _rotate_halves(x[..., start:end], sin, cos), x[..., end:]], axis=-1)
     if end - start == dim:
         return _rotate_pairs(x, sin, cos, rotation)
     # XLA does not fuse a concatenation along a long last axis. So channels are split into short blocks, and the blocks
@@ -101,19 +103,23 @@ def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
 
 
 def _rotate_pairs(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
+    first, second = split_pairs(jnp, x.astype(sin.dtype), rotation.read, rotation.blocks)
+    rotated = first * cos - second * sin, second * cos + first * sin
+    return join_pairs(jnp, *rotated, rotation.write, rotation.blocks).astype(x.dtype)
+
+
+def _rotate_halves(x: Any, sin: Any, cos: Any) -> Any:
+    """The rotation of one token, as a sum of two products with a column for each channel."""
     numbers = x.astype(sin.dtype)
-    first, second = split_pairs(jnp, numbers, rotation.read, rotation.blocks)
-    join = partial(join_pairs, jnp, layout=rotation.write, blocks=rotation.blocks)
-    if _is_step(x, sin) and rotation.read == rotation.write == "half":
-        wide_sin, wide_cos = [materialized(join(table, table)) for table in (sin, cos)]
-        rotated = numbers * wide_cos + join(-second, first) * wide_sin
-    else:
-        rotated = join(first * cos - second * sin, second * cos + first * sin)
-    return rotated.astype(x.dtype)
+    first, second = jnp.split(numbers, 2, axis=-1)
+    join = partial(jnp.concat, axis=-1) if x.dtype.itemsize == 2 else partial(jnp.stack, axis=-2)  # what is faster
+    turned = join([-second, first]).reshape(x.shape)
+    wide_sin, wide_cos = [materialized(join_pairs(jnp, table, table, "half")) for table in (sin, cos)]
+    return (numbers * wide_cos + turned * wide_sin).astype(x.dtype)
 
 
 def _is_step(x: Array, sin: Array) -> bool:
     """Whether this is a step of decoding: there is one token, and each sequence of the batch has one row of tables."""
-    # XLA makes a loop that ends with a join slow if an inner axis has size 1: it also permutes axes. Loops that end
-    # with a sum stay fast, but need a column for each channel, which is short for one token.
+    # XLA makes a loop that ends with a stack of pairs slow if an inner axis has size 1: it also permutes axes. It does
+    # not fuse a concatenation, which is short for one token.
     return 1 in x.shape[1:-1] and sin.shape[1:-1] == (1,) * (sin.ndim - 2)
