@@ -293,9 +293,10 @@ def context_parallel(
 def like_of(like: Array | None, arguments: Iterable[object]) -> Any:
     """`like`; by default the first argument that is an array of a library other than NumPy, or else a NumPy array."""
     if like is None:
-        # Sizes are left out first: compilers cannot ask a symbol for its namespace.
+        # Sizes are left out first: compilers cannot ask a symbol for its namespace. The oldest PyTorch cannot trace a
+        # default of `next`.
         others = [each for each in arguments if not (checks.is_int(each) or libraries.is_host(each))]
-        return next((each for each in others if libraries.namespace(each) is not None), NUMPY)
+        return [*(each for each in others if libraries.namespace(each) is not None), NUMPY][0]
     checks.array("like", like)
     return like
 
