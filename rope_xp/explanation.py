@@ -23,7 +23,7 @@ Range = tuple[float, float]  # the least and the greatest number
 class Band(NamedTuple):
     """Pairs that are treated alike. None stands for what is not known."""
 
-    # "kept", "blended" (between kept and interpolated), "interpolated", "not rotated", or "given" (as numbers).
+    # "kept", "blended" (divided by less than the factor), "interpolated", "not rotated", or "given" (as numbers).
     treatment: str
     pairs: tuple[int, ...]  # their numbers
     wavelengths: Range | None  # in tokens; None if the pairs are not rotated
@@ -52,15 +52,14 @@ class ScaledPair(NamedTuple):
         return None if self.unscaled is None or not self.frequency else self.unscaled / self.frequency
 
     def treatment(self, factor: float | None) -> str:
-        """As in `Band`. `factor` is the greatest divisor of a rule that blends."""
+        """As in `Band`. Without a factor, all pairs that are divided are interpolated."""
         if not self.frequency:
             return "not rotated"
         if self.divisor is None:
             return "given"
         if isclose(self.divisor, 1.0, rel_tol=TOLERANCE):
             return "kept"
-        is_full = factor is None or isclose(self.divisor, factor, rel_tol=TOLERANCE)
-        return "interpolated" if is_full else "blended"
+        return "blended" if factor is not None and self.divisor < factor * (1.0 - TOLERANCE) else "interpolated"
 
     def completes_turn(self, trained: int | None) -> bool | None:
         if trained is None or not self.frequency:
@@ -79,7 +78,8 @@ def pairs_of(rope: Embedding) -> list[ScaledPair]:
 
 
 def bands_of(rope: Embedding, pairs: list[ScaledPair], trained: int | None) -> tuple[Band, ...]:
-    factor = rope.scaling.factor if rope.scaling is not None and rope.scaling.blends else None
+    # LongRoPE divides by its lists. Its factor is that of attention.
+    factor = None if isinstance(rope.scaling, LongRopeScaling) else getattr(rope.scaling, "factor", None)
     bands: dict[tuple[str, bool | None], list[ScaledPair]] = {}
     for pair in pairs:
         bands.setdefault((pair.treatment(factor), pair.completes_turn(trained)), []).append(pair)

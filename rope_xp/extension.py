@@ -349,12 +349,14 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
 def _numbers(choice: Choice) -> list[str]:
     if choice.least_divisor is None or choice.greatest_divisor is None:
         return [choice.rule, *["-"] * 5, "not possible" if choice.rule != "longrope" else "needs lists"]
-    least, greatest = (
-        f"{each:.4g}" if each < 999.95 else f"{each:,.0f}" for each in (choice.least_divisor, choice.greatest_divisor)
-    )
+    least, greatest = map(_number, (choice.least_divisor, choice.greatest_divisor))
     divisors = least if least == greatest else f"{least} to {greatest}"
     counts = (choice.kept, choice.blended, choice.interpolated)
     return [choice.rule, *map(str, counts), divisors, str(choice.new_angles), f"{choice.attention_factor:.6g}"]
+
+
+def _number(divisor: float) -> str:
+    return f"{divisor:.4g}" if divisor < 999.95 else f"{divisor:,.0f}"
 
 
 def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
@@ -373,6 +375,12 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
     choices = tuple(_choice(rope, rule, trained, to, frequencies) for rule in METHODS)
     notes += [
         f"{each.rule} is not possible: {each.refusal}" for each in choices if each.refusal and each.rule != "longrope"
+    ]
+    notes += [
+        f"The factor of dynamic grows with the length: at {to:,} tokens, {_number(to / trained)} divides the slowest "
+        f"frequency by {_number(each.greatest_divisor)}. With `factor`=1, it is divided by {_number(to / trained)}."
+        for each in choices
+        if each.rule == "dynamic" and each.greatest_divisor
     ]
     incomplete = sum(trained * w < 2 * pi for w in frequencies if w)
     pairs, warnings = sum(map(bool, frequencies)), tuple(filter(None, [replaced_scaling(rope)]))

@@ -101,7 +101,6 @@ class YarnScaling(Scaling):
 
     rope_type: ClassVar[str] = "yarn"
     is_standard: ClassVar[bool] = True
-    blends: ClassVar[bool] = True
 
     factor: float
     original_max_position_embeddings: int
@@ -289,7 +288,6 @@ class Llama3Scaling(Scaling):
 
     rope_type: ClassVar[str] = "llama3"
     is_standard: ClassVar[bool] = True
-    blends: ClassVar[bool] = True
 
     factor: float
     low_freq_factor: float

@@ -24,8 +24,6 @@ class Scaling:
     rope_type: ClassVar[str] = "default"
     # Whether configs have the rule by this name, with its fields as keys. False for rules of users.
     is_standard: ClassVar[bool] = False
-    # Fast pairs are kept, slow ones divided by `factor`, and those between blended.
-    blends: ClassVar[bool] = False
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
         """The scaled frequencies of ``rotary_dim / 2`` pairs, in radians per position."""

@@ -204,6 +204,9 @@ def test_choices_count_the_pairs_of_this_value(rope):
         divisors = before / after
         kept, full = np.isclose(divisors, 1.0, rtol=1e-9), divisors >= 8.0 - 1e-9
         assert (each.kept, each.blended, each.interpolated) == (kept.sum(), 32 - kept.sum() - full.sum(), full.sum())
+        explained = [band.treatment for band in each.rope.explain().bands for _ in band.pairs]
+        for treatment in ("kept", "blended", "interpolated"):
+            assert explained.count(treatment) == getattr(each, treatment), (each.rule, treatment)
         assert (each.least_divisor, each.greatest_divisor) == pytest.approx((divisors.min(), divisors.max()))
         assert each.new_angles == (incomplete & (after * TO > before * TRAINED * (1 + 1e-9))).sum()
         assert each.attention_factor == each.rope.attention_factor
