@@ -10,6 +10,7 @@ from rope_xp.kernels.angles import PHASES
 from rope_xp.layouts import LAYOUTS
 from rope_xp.reports import WIDTH
 from rope_xp.sections import ORDERS
+from rope_xp.spectrum import is_scaled
 from rope_xp.types import Array, Embedding
 
 NAME_WIDTH = 18
@@ -89,8 +90,9 @@ def _formula(rope: Embedding) -> str:
         return "given as an array"
     if rope.base is None:
         return "given"
-    is_plain = rope.sections is None and rope.scaling is None
-    return f"{rope.base} ** (-2 j / {rope.rotary_dim})" if is_plain else f"of base {rope.base}"
+    if rope.sections is not None:
+        return f"from the base {rope.base}"
+    return f"{rope.base} ** (-2 j / {rope.rotary_dim})" + (" before scaling" if is_scaled(rope) else "")
 
 
 def _wavelengths(rope: Embedding) -> str:

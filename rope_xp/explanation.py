@@ -387,11 +387,14 @@ def _angles(it: "Explanation") -> Sequence[str]:
         return ()
     trained, unseen = it.trained_length, it.unseen_from
     if trained is None:
-        return ["The trained length is not known. State it to see which angles training did not show."]
+        return [
+            "The trained length is not known. State it with --trained-length, or in Python trained_length=, to see "
+            "which angles training did not show."
+        ]
     if not unseen:
         return [f"Each rotated pair completes a turn within {trained:,} tokens. Training showed all its angles."]
     scaled = is_scaled(it.rope)
-    training = "training before scaling" if scaled else "training"
+    training = f"training with {trained:,} tokens alone" if scaled else "training"
     first, last = min(unseen.values()), max(unseen.values())
     until = "" if first == last else f" for one of them, and {last:,} for the last"
     reached = sum(position < it.context for position in unseen.values()) if it.context else 0

@@ -333,7 +333,7 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
         return []
     choice = next(each for each in it.choices if each.rule == found.rule)
     scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"
-    cost = f"change too: {found.changed} of {it.pairs} frequencies{scores}"
+    cost = f"{found.changed} of {it.pairs} frequencies change too{scores}"
     engines = f"for {found.model_type}: {', '.join(found.engines) or 'none whose source was read'}"
     program = "vllm" if "vllm" in found.engines or not found.engines else found.engines[0]
     return [
@@ -342,13 +342,13 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
         ("fine-tuning", found.fine_tuning),
         ("engines", engines if found.model_type else "not known, because no config names the model type"),
         ("quality", f"try it at {it.to:,} tokens: no formula says how good it is"),
-        ("next", f"rope-xp extend FILE --to {it.to} --rule {found.rule} --for {program}"),
+        ("next", f"rope-xp: add --rule {found.rule} --for {program} to print settings"),
     ]
 
 
 def _numbers(choice: Choice) -> list[str]:
     if choice.least_divisor is None or choice.greatest_divisor is None:
-        return [choice.rule, *["-"] * 5, "not possible" if choice.rule != "longrope" else "needs lists"]
+        return [choice.rule, *["-"] * 6]
     least, greatest = map(_number, (choice.least_divisor, choice.greatest_divisor))
     divisors = least if least == greatest else f"{least} to {greatest}"
     counts = (choice.kept, choice.blended, choice.interpolated)
@@ -374,7 +374,11 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
             )
     choices = tuple(_choice(rope, rule, trained, to, frequencies) for rule in METHODS)
     notes += [
-        f"{each.rule} is not possible: {each.refusal}" for each in choices if each.refusal and each.rule != "longrope"
+        "longrope needs `short_factor` and `long_factor`, two lists that a search with the model finds."
+        if "short_factor" in each.refusal
+        else f"{each.rule} is not possible: {each.refusal}"
+        for each in choices
+        if each.refusal
     ]
     notes += [
         f"The factor of dynamic grows with the length: at {to:,} tokens, {_number(to / trained)} divides the slowest "

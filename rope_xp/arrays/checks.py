@@ -25,6 +25,7 @@ def array(name: str, x: Any) -> Any:
     xp = libraries.namespace(x)
     if xp is None:
         hint = f": for one token at {x}, consecutive(1, {x}, like=x)" if name == "positions" and is_int(x) else ""
+        hint = ": numpy.asarray makes one of it" if isinstance(x, (list, tuple)) else hint
         raise wrong_type(f"{name} must be an array; got {type(x).__name__}{hint}")
     kind = libraries.special_kind(x)
     if kind is not None:

@@ -319,8 +319,9 @@ def _note(text: str) -> None:
     help=f"The picture: {', '.join(PICTURES)}.",
 )
 @click.option("--label", "labels", multiple=True, help="The name of a file in the picture, once for each FILE.")
-@click.option("--dark", is_flag=True, help="For a dark background.")
-@options(CONTEXT, CONFIG)
+@click.option("--dark", is_flag=True, help="Draw for a dark page. The background is transparent.")
+@click.option("--context", type=Length(), help="The sequence length to draw, such as 128k.")
+@options(CONFIG)
 def plot(
     files: tuple[str, ...],
     output: str,

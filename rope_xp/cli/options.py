@@ -91,7 +91,7 @@ def options(*added: Option) -> Option:
 
 FILE = click.argument("file", metavar="FILE")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-CONTEXT = click.option("--context", type=Length(), help="The length to judge, such as 128k.")
+CONTEXT = click.option("--context", type=Length(), help="The sequence length to report on, such as 128k.")
 TRAINED = click.option("--trained-length", type=Length(), help="The length of training, before scaling.")
 # What `RotaryEmbedding.to_config` takes besides the target.
 WRITING = options(

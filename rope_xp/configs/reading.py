@@ -137,7 +137,7 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     rope = read_as(line)
     if line.flags and _is_same(rope, lambda: read_as(line._replace(flags=()))):
         names = comma_separated({name for name, _ in line.flags})
-        remarks.append(f"{names} of the flags: nothing changes")
+        remarks.append(f"without {names}, the embedding would be the same")
     if rope is None:
         return None
     found = rope._provenance

@@ -100,7 +100,8 @@ class Identification(Report):
         if self.is_rotation is None:
             return "The function cannot be identified."
         if self.is_rotation:
-            return "The function is a rotation, but no RotaryEmbedding explains it."
+            no = next((each for each in self.reasons if each.startswith("Not a rotary embedding: ")), "")
+            return f"The function is n{no[1:]}" if no else "The function is a rotation, but no RotaryEmbedding explains it."
         return "The function is not a rotation."
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -114,7 +115,7 @@ class Identification(Report):
             "direction": direction[self.direction],
             "magnitude": None if self.magnitude is None else f"{self.magnitude:.10g}",
             "offset": None if self.offset is None else f"{self.offset}",
-            "phases": None if self.precision is None else f"{self.precision}, up to position {self.longest:,}",
+            "phases": None if self.precision is None else f"{self.precision}; tested up to position {self.longest:,}",
             "earlier calls": {None: None, True: "change results", False: "do not change results"}[self.stateful],
             "relative scores": "yes, at small positions" if self.relative else known[self.relative],
             "axis of x": self.axis,

@@ -99,6 +99,8 @@ class Probe:
     ):
         if not callable(fn):
             raise wrong_type(f"fn must be a function fn(x, positions) that returns an array; got {fn!r:.200}")
+        if isinstance(fn, type):
+            raise wrong_type(f"fn must be a function or an object that is called, not a class; got {fn!r:.200}")
         self.head_dim, self.axes = checks.even_size("head_dim", head_dim), axes
         shapes = SHAPES if shape is None else (_checked_shape(shape),)
         if like is not None:

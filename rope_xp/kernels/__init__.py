@@ -21,7 +21,7 @@ KERNELS = {
     "fastest": "the fastest kernel that supports the arrays",
     "reference": "array API operations, for every library; all other kernels must equal it",
     "blocked": "operations of NumPy, and of torch on the CPU, on blocks that fit into the cache",
-    "numba": "compiled, for NumPy and for torch on the CPU; needs the extra rope-xp[fast]",
+    "numba": "compiled by numba (the extra rope-xp[fast]), for NumPy and for torch on the CPU",
     "triton": "compiled, for torch on CUDA; rotates queries and keys in one launch",
     "xla": "the operations that XLA fuses best, for JAX",
 }

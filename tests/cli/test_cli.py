@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from inspect import cleandoc
@@ -145,7 +146,9 @@ def test_identify_says_whether_the_layout_of_a_checkpoint_is_known(run, tmp_path
 
 def test_extend_lists_rules_explains_one_and_prints_settings(run, file):
     rope = from_config(CONFIGS[PLAIN])
-    assert run("extend", file(PLAIN), "--to", "32k")[:2] == (0, f"{rope.extend(2**15)}\n")
+    choices = rope.extend(2**15)
+    flags = [re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}", note) for note in choices.notes]
+    assert run("extend", file(PLAIN), "--to", "32k")[:2] == (0, f"{replace(choices, notes=(*flags,))}\n")
     extended, settings = rope.extend(2**15, rule="yarn"), from_config(CONFIGS[QWEN]).to_config("vllm")
     assert run("extend", file(PLAIN), "--to", "32k", "--rule", "yarn")[1] == f"{extended.explain(2**15)}\n"
     code, text, _ = run("extend", file(PLAIN), "--to", "32k", "--rule", "yarn", "--for", "transformers")
@@ -644,7 +647,7 @@ def test_compare_says_what_flags_change(run, file):
     assert "b was read from the GGUF file that llama.cpp's converter writes" in text
     assert max(map(len, text.replace(file(PLAIN), "FILE").splitlines())) <= 80
     code, text, _ = run("compare", file(PLAIN), "--flags", NOTHING)
-    assert code == 0 and "--hf-overrides of the flags: nothing changes" in text
+    assert code == 0 and "without --hf-overrides, the embedding would be the same" in text
     code, text, _ = run("compare", file(PLAIN), file(PLAIN), "--flags", SCALED, "--json")
     report = json.loads(text)
     assert code == 1 and report["causes"] == ["scaling"] and "llama.cpp 0.5.0" in report["remarks"][0]
@@ -664,7 +667,7 @@ def test_explain_says_what_an_engine_computes(run, file):
     assert (code, errors) == (0, "")
     assert json.loads(text) == from_config(CONFIGS[PLAIN], flags=SCALED).explain().to_dict()
     code, text, _ = run("explain", file(PLAIN), "--flags", NOTHING)
-    assert code == 1 and "nothing changes" in text
+    assert code == 1 and "the embedding would be the same" in text
     code, text, _ = run("explain", file("gemma-3-12b-it"), "--flags", "vllm serve model")
     assert "== Layers, 1 of 2: sliding_attention ==" in text
 

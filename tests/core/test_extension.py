@@ -257,7 +257,7 @@ def test_a_recommendation_of_six_lines_comes_first(name):
     assert ("no cost: up to" in text) == (found.changed == 0)
     assert ("scores are multiplied by" in text) == (found.score_factor != 1.0)
     program = min(found.engines, key="vllm".__ne__)
-    assert f"rope-xp extend FILE --to {64 * trained} --rule {found.rule} --for {program}\n" in text
+    assert f"rope-xp: add --rule {found.rule} --for {program} to print settings\n" in text
     # The engines are those that get settings without an error and without a doubt.
     extended = next(each.rope for each in choices.choices if each.rule == found.rule)
     assert found.engines == tuple(target for target in ENGINES if writes(extended, target)) and found.engines

@@ -262,7 +262,7 @@ def _set_plain(changed: Values, own: Config, part: Part, line: CommandLine, rema
     if unread := copied & own.keys():
         remarks.append(
             f"{comma_separated(unread)} outside rope_parameters changes nothing in {line.name}: transformers has "
-            "completed rope_parameters before, and what it has stays"
+            "already copied the value of the file into rope_parameters, and that value is used"
         )
 
 
