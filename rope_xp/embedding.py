@@ -842,7 +842,7 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         ValueError
             If the target cannot express the embedding: given or learned frequencies, xpos, reversed direction, orders
             of axes or scaling rules that it does not have. Also if its checkpoints pair other channels; the error then
-            says how to permute the projections. Also if the engine does not read these keys for the model type, or
+            says who permutes the projections. Also if the engine does not read these keys for the model type, or
             reads them otherwise. It is a warning if it is not known whether the engine reads them.
 
         Notes

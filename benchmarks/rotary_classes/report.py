@@ -47,10 +47,8 @@ def deviations(results):
 
 def tables(results, of_parts):
     """All tables of the report."""
-    named = [result for result in results if result.name not in UNNAMED]
-    covered, of_named = (sum(each.covered for each in some) for some in (results, named))
-    others = f"{covered - of_named} of {len(results) - len(named)} others"
-    covered = f"**{of_named} of {len(named)} classes** with a rotary name, and {others}."
+    unnamed = sum(each.name in UNNAMED for each in results)
+    covered = f"**{sum(each.covered for each in results)} of {len(results)} classes**; {unnamed} have no rotary name."
     if of_parts:
         statuses = "; ".join(f"{count}: {status}" for count, status in counts(of_parts))
         composites = f"{len({row.config for row in of_parts})} composite configs"

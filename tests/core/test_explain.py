@@ -260,7 +260,7 @@ def test_lengths_and_the_default_context():
         assert (report.trained_length, report.extended_length, report.context) == wanted
     unknown = embedding().explain()
     assert unknown.float32_error is unknown.bfloat16_step is None and unknown.unseen_from == {}
-    assert "The trained length is not known. State it with --trained-length, or in Python trained_length=" in words(unknown)
+    assert "not known. State it with --trained-length, or in Python trained_length=, to see which" in words(unknown)
 
 
 HEADS = np.linspace(0.01, 1.0, 24).reshape(2, 3, 4)
@@ -402,10 +402,9 @@ def test_llama_3_1():
     ]
     assert len(str(report).splitlines()) <= 40 and report.warnings == ()
     text = words(report)
-    assert "29 of 64 pairs complete no turn within 8,192 tokens: 35-63. Training with 8,192 tokens alone showed only" in text
+    assert "29 of 64 pairs complete no turn within 8,192 tokens: 35-63. Training with 8,192 tokens alone showed" in text
     assert (
-        "training with 8,192 tokens alone did not show is 65,536. Within a context of 131,072 tokens, 29 pairs have such "
-        "angles." in text
+        "training with 8,192 tokens alone did not show is 65,536. Within a context of 131,072 tokens, 29 pairs" in text
     )
 
 

@@ -314,7 +314,8 @@ def test_notes_name_each_rule_that_is_not_possible():
     part = plain_value.replace(scaling=ProportionalScaling(partial_rotary_factor=0.5))
     report = part.extend(200, trained_length=100)
     refused = [each.partition(" is not possible: ")[0] for each in report.notes[1:]]
-    assert refused == ["ntk", "dynamic", "yarn", "llama3", "longrope"] and report.notes[0].startswith("The embedding is scaled: ")
+    assert refused == ["ntk", "dynamic", "yarn", "llama3", "longrope"]
+    assert report.notes[0].startswith("The embedding is scaled: ")
     for row in table(report, "What each rule does to the pairs")[2:]:
         if row[0] != "linear":
             assert row[1:] == ["-"] * 6

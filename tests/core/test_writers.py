@@ -24,8 +24,9 @@ from rope_xp import (
 )
 from rope_xp.configs import writers
 from rope_xp.configs.engines import table
+from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.writers import TARGETS, Options, with_length
-from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, gguf_layout
+from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, PERMUTED, gguf_layout
 from rope_xp.frequencies import Scaling, geometric
 from rope_xp.provenance import Provenance, with_provenance
 
@@ -364,6 +365,15 @@ def test_a_gguf_file_with_the_metadata_is_read(golden, tmp_path):
     found = from_config(tmp_path / "model.gguf", seq_len=getattr(rope.scaling, "seq_len", None))
     assert_equal(found, rope, FLOAT32)
     assert type(found.scaling) is type(rope.scaling)
+
+
+def test_weights_that_the_converter_permutes_are_not_permuted_twice():
+    differ = {
+        name
+        for model_type, name in ARCHITECTURE_OF.items()
+        if (gguf_layout({"general.architecture": name}), FAMILIES[model_type].pairing.layout) == (INTERLEAVED, HALF)
+    }
+    assert differ == {*PERMUTED}
 
 
 def half(head_dim=128, base=10_000.0, **options):

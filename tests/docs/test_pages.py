@@ -1,5 +1,7 @@
 """Every code block of every page runs, and prints what the page says. `python tests/docs/update.py` writes outputs."""
 
+import re
+
 import pages
 import pytest
 from configs import CONFIGS
@@ -69,3 +71,22 @@ def test_the_first_lines_of_the_readme_run_on_every_library(module, tmp_path, mo
     xp, q = names["xp"], names["q"]
     assert names["rope"] == rope_xp.from_config(CONFIGS["llama-3.1-8b"])
     assert tuple(q.shape) == (2, 5, 32, 128) and isinstance(q, type(xp.ones(1)))
+
+
+def test_counts_of_rotary_classes_are_those_of_the_results():
+    def count(file, words="classes"):
+        text = (pages.ROOT / "benchmarks/results" / file).read_text()
+        return [int(number) for number in re.search(rf"(\d+) of (\d+) {words}", text).groups()]
+
+    def says(page, words):
+        return words in " ".join((pages.ROOT / page).read_text().split())
+
+    equal, known = count("coverage-5.18.md")
+    newer, newest = count("coverage-5.23.md")
+    patched, modules = count("families.md", "rotary classes can")
+    assert says("README.md", f"{equal} of the {known} rotary classes of transformers 5.18")
+    assert says("docs/benchmarks.md", f"{equal} of {known} classes of 5.18, {newer} of {newest} of 5.23")
+    of_all = f"Of the {known} rotary classes of transformers 5.18, {patched} can be patched, {modules - patched}"
+    assert says(
+        "docs/howto/patch-transformers.md", f"{of_all} are refused by name, and {known - modules}, of attention,"
+    )

@@ -1,7 +1,7 @@
 """What llama.cpp decides by the architecture of a GGUF file: pairs of channels, position axes and types of layers.
 
 `llama_model_rope_type` (`src/llama-model.cpp`): NORM pairs neighbouring channels; NEOX, MROPE and IMROPE pair channels
-of the two halves. The converter permutes projections of checkpoints with the other layout.
+of the two halves.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,8 @@ from rope_xp.types import Config
 
 # Tensors that divide frequencies. Their values are float32.
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+# Architectures for which the converter permutes the projections of queries and keys in checkpoints of transformers.
+PERMUTED = "arcee", "baichuan", "granite", "granitemoe", "internlm2", "llama", "minicpm", "mistral3", "olmo", "smollm3"
 # The divisor with which the converter of llama.cpp writes a pair that is not rotated.
 UNROTATED = 1e30
 

@@ -59,12 +59,15 @@ def require_attention_factor(rope: Embedding) -> None:
         raise wrong_value(f"attention_factor must be that of scaling; got {rope.attention_factor}")
 
 
-def require_pairing(rope: Embedding, layout: str, target: str, call: str) -> None:
-    if rope.layout.removesuffix("_to_half") != layout:
-        raise wrong_value(
-            f"layout must be {layout!r} in {target}; got {rope.layout!r}: permute the projections of queries "
-            f"and keys with permute_projection(to={layout!r}), and call rope.replace(layout={layout!r}).{call}"
-        )
+def require_pairing(rope: Embedding, layout: str, target: str, call: str, permuted_by: str = "") -> None:
+    if rope.layout.removesuffix("_to_half") == layout:
+        return
+    permute = f"permute the projections of queries and keys with permute_projection(to={layout!r})"
+    call = f"call rope.replace(layout={layout!r}).{call}"
+    advice = f"{permute}, and {call}"
+    if permuted_by:
+        advice = f"{call}. {permuted_by} permutes the tensors; without it, {permute}"
+    raise wrong_value(f"layout must be {layout!r} in {target}; got {rope.layout!r}: {advice}")
 
 
 def require_whole_head(rope: Embedding, layout: str, target: str, call: str) -> None:

@@ -194,7 +194,8 @@ def _widths(file: File, rope: Embedding, name: str) -> Values:
     if rope.sections is not None:
         metadata[f"{name}.rope.dimension_sections"] = rope.sections.sizes
     layout, call = gguf.gguf_layout(metadata), f'to_config("gguf", architecture={name!r})'
-    require_pairing(rope, layout or "", f"GGUF files of {name!r}", call)
+    by = f"{TARGET}'s converter" if name in gguf.PERMUTED and rope.layout == "half" else ""
+    require_pairing(rope, layout or "", f"GGUF files of {name!r}", call, by)
     if name in gguf.LATENT:
         if rope.rotary_dim != rope.head_dim:
             raise wrong_value(
