@@ -249,15 +249,17 @@ def extend(
         if target is None:
             return show(_shown(extended.explain(to)), as_json)
         found = settings.of_rope(extended, target, Options(architecture, engine_version), to)
-    _note_what_is_left(rule, target, to, extended)
+    _note_what_is_left(rule, target, to, extended, found.text())
     return _print(found)
 
 
-def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbedding) -> None:
+def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbedding, text: str) -> None:
     """Say what the settings of a rule leave out."""
     scaling, ratio = extended.scaling, to / (extended._provenance.trained_length or to)
     if isinstance(scaling, NTKScaling) and scaling.factor <= ratio:
         _note(f"warning: some pairs get new angles; give --factor, greater than {ratio:g} (YaRN, section 3.1)")
+    if isinstance(scaling, NTKScaling) and '"alpha"' in text:
+        _note(f'note: {target} has the rule ntk by the name "dynamic", with alpha as its factor')
     # transformers takes it for the length of training, and changes the frequencies with the length.
     is_grown = rule == "dynamic" and target in ("transformers", "transformers4", "axolotl")
     if rule == "dynamic" and not is_grown:

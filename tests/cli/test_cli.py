@@ -184,9 +184,18 @@ def test_keys_for_vllm_lie_where_the_config_has_them(run, file):
 def test_settings_that_are_not_the_whole_story_say_so(run, file):
     for words, said in {
         ("convert", "gemma-3-12b-it", "--layer-type", "full_attention", "--to", "llama.cpp"): "other layers",
-        ("extend", PLAIN, "--to", "32k", "--rule", "ntk", "--for", "vllm"): "warning: some pairs get new angles; give "
-        "--factor, greater than 8 ",
-        ("extend", PLAIN, "--to", "32k", "--rule", "ntk", "--factor", "9", "--for", "vllm"): "",
+        (
+            "extend",
+            PLAIN,
+            "--to",
+            "32k",
+            "--rule",
+            "ntk",
+            "--for",
+            "llama.cpp",
+        ): "warning: some pairs get new angles; give --factor, greater than 8 ",
+        ("extend", PLAIN, "--to", "32k", "--rule", "ntk", "--factor", "9", "--for", "mlx"): "",
+        ("extend", PLAIN, "--to", "32k", "--rule", "ntk", "--factor", "9", "--for", "vllm"): '"dynamic", with alpha as',
         (
             "extend",
             PLAIN,
