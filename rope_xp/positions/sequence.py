@@ -127,7 +127,8 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
     ------
     ValueError
         If `lengths` does not have one axis, a length is negative, `total` is missing or less than the sum of `lengths`,
-        or positions do not fit in int32. Values are checked only where they can be read on the host.
+        or positions do not fit in int32. Lengths in traced arrays, on a GPU, and in arrays of libraries other than
+        NumPy and PyTorch are not read: wrong ones give wrong positions without an error.
     TypeError
         If `lengths` or `total` is not an integer.
 
@@ -141,12 +142,14 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
         numbers = [0, *accumulate(numbers)]
         boundaries = _from_host("lengths", numbers, like)
         total = numbers[-1] if total is None else checks.count("total", total)
-        if isinstance(total, int) and total < numbers[-1]:
-            raise wrong_value(f"total must be at least {numbers[-1]}, the sum of lengths; got {total}")
+        _require_total(total, numbers[-1])
         return _packed(boundaries, total)
     sizes = checks.positions("lengths", lengths, like=like, real=False)
     start = libraries.from_numbers((0,), like=sizes, dtype=sizes.dtype)
     boundaries = libraries.namespace(sizes).concat([start, libraries.cumulative_sum(sizes)])
+    if (ends := libraries.readable(boundaries)) is not None:
+        _require_rising("lengths", ends.tolist())
+        _require_total(total, int(ends[-1]))
     return _packed(boundaries, total)
 
 
@@ -174,7 +177,8 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     ------
     ValueError
         If `cu_seqlens` does not have one axis, does not start with 0 or decreases, `total` is missing or is not the
-        last boundary, or positions do not fit in int32. Values are checked only where they can be read on the host.
+        last boundary, or positions do not fit in int32. Boundaries in traced arrays, on a GPU, and in arrays of
+        libraries other than NumPy and PyTorch are not read: wrong ones give wrong positions without an error.
     TypeError
         If `cu_seqlens` or `total` is not an integer.
 
@@ -239,7 +243,7 @@ def context_parallel(
         If `seq` or a boundary is not divisible by the number of chunks, `cu_seqlens` does not have one axis, does not
         start with 0, decreases or does not end with `seq`, `size` is less than 1, an int `rank` is negative or not less
         than `size`, an array `rank` has an axis, an array `seq` has none, or positions do not fit in int32, or in int64
-        for an int64 array `rank`. Values are checked only where they can be read on the host.
+        for an int64 array `rank`. An array `rank` is read in NumPy only; boundaries as by `from_cu_seqlens`.
     TypeError
         If `rank`, `size` or `cu_seqlens` is not an integer, `seq` is neither an integer nor an array, or `zigzag` is
         not a bool.
@@ -373,7 +377,7 @@ def _check_fits(name: str, lowest: int, highest: int, seq: int, bits: int = 32) 
 
 
 def _numbers(name: str, values: Any) -> list[int] | None:
-    """The numbers of a sequence or NumPy array of one axis; None for an array that cannot be read on the host."""
+    """The numbers of a sequence or NumPy array of one axis; None for other arrays."""
     if libraries.is_host(values):
         values = checks.positions(name, values, real=False)
         if values.ndim == 1:
@@ -389,8 +393,12 @@ def _numbers(name: str, values: Any) -> list[int] | None:
     raise wrong_value(f"{name} must have one axis; got shape {checks.shape(values)}")
 
 
-def _from_host(name: str, boundaries: list[int], like: Array | None) -> Array:
-    """An array of boundaries whose values are known on the host."""
+def _require_total(total: int | None, least: int) -> None:
+    if isinstance(total, int) and total < least:
+        raise wrong_value(f"total must be at least {least}, the sum of lengths; got {total}")
+
+
+def _require_rising(name: str, boundaries: list[int]) -> None:
     falls = (index for index, (earlier, later) in enumerate(pairwise(boundaries)) if later < earlier)
     wrong = next(falls, None) if boundaries[:1] == [0] else 0
     if wrong is not None:
@@ -398,6 +406,11 @@ def _from_host(name: str, boundaries: list[int], like: Array | None) -> Array:
         shown = boundaries[first : first + 10]
         place = "" if shown == boundaries else f", from boundary {first} on"
         raise wrong_value(f"{name} must give boundaries that start with 0 and never decrease; got {shown}{place}")
+
+
+def _from_host(name: str, boundaries: list[int], like: Array | None) -> Array:
+    """An array of boundaries whose values are known on the host."""
+    _require_rising(name, boundaries)
     if boundaries[-1] >= 2**31:
         raise wrong_value(f"positions must fit in int32; got {boundaries[-1]} tokens")
     like = NUMPY if like is None else like
@@ -413,18 +426,25 @@ def _boundaries(
         boundaries = checks.positions("cu_seqlens", cu_seqlens, like=like, real=False)
         if not boundaries.shape[0]:
             raise wrong_value("cu_seqlens must start with 0; got no boundary")
+        if (ends := libraries.readable(boundaries)) is not None:
+            _require_rising("cu_seqlens", ends.tolist())
+            _require_chunks(ends.tolist(), chunks)
         return boundaries + 0, total  # contiguous, which `searchsorted` of some libraries requires
     boundaries = _from_host("cu_seqlens", numbers, like)
     if isinstance(total, int) and total != numbers[-1]:
         hint = " (add a boundary for padding)" if total > numbers[-1] else ""
         raise wrong_value(f"{name} must be the last boundary, {numbers[-1]}{hint}; got {total}")
-    for sequence, (start, end) in enumerate(pairwise(numbers)):
+    _require_chunks(numbers, chunks)
+    return boundaries, numbers[-1] if total is None else total
+
+
+def _require_chunks(boundaries: list[int], chunks: int) -> None:
+    for sequence, (start, end) in enumerate(pairwise(boundaries)):
         if end % chunks:
             raise wrong_value(
                 f"each packed sequence must be divisible by {chunks}, the number of chunks (pad it); "
                 f"got {end - start} tokens in sequence {sequence}"
             )
-    return boundaries, numbers[-1] if total is None else total
 
 
 def _packed(boundaries: Array, total: int | None) -> Array:

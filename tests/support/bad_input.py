@@ -283,6 +283,13 @@ def builders(xp):
     else:
         values.append((lambda: context_parallel(2**32, integers[0], 2), r"fit in int32; got 4294967296 tokens"))
         values.append((lambda: from_cu_seqlens(integers), r"total must be given for a tensor or a JAX array; got None"))
+    if xp.name == "torch":
+        values += [
+            (lambda: from_cu_seqlens(integers[1:], 7), r"start with 0 and never decrease; got \[3, 5\]"),
+            (lambda: from_lengths(-integers, 7), r"lengths must .* never decrease; got \[0, 0, -3, -8\]"),
+            (lambda: from_lengths(integers, 7), r"total must be at least 8, the sum of lengths; got 7"),
+            (lambda: context_parallel(8, 0, 2, cu_seqlens=integers), r"divisible by 2, .*; got 3 tokens in sequence 0"),
+        ]
     types = [
         (lambda: consecutive(2.0), r"seq must be an int; got float"),
         (lambda: from_mask(np.ones(3, dtype=bool), like="a"), r"^from_mask: like must be an array; got str"),

@@ -153,6 +153,12 @@ CALLS = {
 }
 
 
+def test_lengths_are_not_read_inside_a_transform():
+    """The wrapper of `functionalize` has memory, but not that of the numbers."""
+    row = torch.func.functionalize(lambda lengths: positions.from_lengths(lengths, 5))(torch.tensor([9, 2]))
+    assert row.tolist() == [*range(5)]
+
+
 @pytest.mark.compile
 @pytest.mark.parametrize("name", CALLS)
 def test_compiles_whole_without_a_warning(name):
