@@ -444,6 +444,7 @@ def test_bad_arguments():
     ]
     types = [
         (lambda: identify(ROPE.inv_freq, WIDTH), "identify: fn must be a function .*; got \\(1.0"),
+        (lambda: identify(dict, WIDTH), "fn must be a function .*, not a class; got <class 'dict'>"),
         (lambda: identify(good, "16"), "identify: head_dim must be an int; got str"),
         (lambda: identify(good, WIDTH, like=like), "identify: like must be float16 or .*; got int32"),
         (lambda: identify(good, WIDTH, like="torch"), "identify: like must be an array; got str"),
