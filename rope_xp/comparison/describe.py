@@ -15,6 +15,7 @@ from rope_xp.identification.probe import (
     LONGEST_INDEX,
     SEARCHED_INDEX,
     Function,
+    Part,
     Probe,
     along,
     irregularity,
@@ -80,9 +81,8 @@ def finding_of_value(rope: Embedding | None, reference: Embedding | None) -> Fin
     if (rope.axes, rope.heads, reference.axes, rope.head_dim) != (1, None, 1, reference.head_dim):
         return given
     rows = frequencies_of(rope)[:, 0]
-    same = {name: getattr(rope, name) for name in ("layout", "blocks", "rotary_dim", "first_channel", "phase")}
-    options = {**same, "attention_factor": None, "xpos": None}
-    found = nearest(reference, options, rows, np.zeros(rope.pairs), bool((rows <= 0.0).all()))
+    options = {name: getattr(rope, name) for name in ("layout", "blocks", "rotary_dim", "first_channel", "phase")}
+    found = nearest(reference, options, rows, np.zeros(rope.pairs))
     if found is None:
         return given
     behaviour = behaviour_of(found)
@@ -135,18 +135,17 @@ def finding_of_function(probe: Probe, reference: Embedding | None, context: int,
     # Calls beyond the context could change what a function that keeps tables does below it.
     longest = SEARCHED_INDEX if probe.follows == "index" else min(max(length, 8), LONGEST)
     search = Search(probe, longest, reference)
-    search.run()
+    behaviour = search.run()
     found = found._replace(rotates=search.report.is_rotation is not False)
     if search.report.stateful and "calls" not in found.causes:
         found = found.with_cause("state", "The function gives other results for a call after it was called otherwise.")
-    if search.behaviour is None:
+    if behaviour is None:
         found = found.with_cause("axis") if probe.axis == "heads" else found
         return found.with_cause(search.cause, *map(_as_sentence, search.reasons))
-    if "length" in found.causes and "NaN" in found.problems[0] and _overflows(search.behaviour, length):
+    if "length" in found.causes and "NaN" in found.problems[0] and _overflows(behaviour, length):
         found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
     # Half precision adds noise to the factors.
-    behaviour = search.behaviour if probe.roundoff >= COARSE else with_own_factors(search.behaviour, probe)
-    return found._replace(behaviour=behaviour)
+    return found._replace(behaviour=behaviour if probe.roundoff >= COARSE else with_own_factors(behaviour, probe))
 
 
 def _length(probe: Probe, context: int) -> int:
@@ -277,22 +276,20 @@ def first_difference(
     findings: list[Finding], directions: np.ndarray | None, context: int, tolerance: float
 ) -> int | None:
     probe = next(each.probe for each in findings if each.probe is not None)
-    for direction, x, positions, _ in parts(probe, context, directions):
-        one, other = (_results_of(each, x, directions, positions, direction) for each in findings)
+    for part in parts(probe, context, directions):
+        one, other = (_results_of(each, part, directions) for each in findings)
         if one is None or other is None:
-            return int(positions[0])
+            return int(part.positions[0])
         unlike = np.any(np.abs(one - other) > tolerance, axis=1)
         if unlike.any():
-            return int(positions[unlike.argmax()])
+            return int(part.positions[unlike.argmax()])
     return None
 
 
-def _results_of(
-    finding: Finding, x: np.ndarray, directions: np.ndarray | None, positions: np.ndarray, row: int
-) -> np.ndarray | None:
+def _results_of(finding: Finding, part: Part, directions: np.ndarray | None) -> np.ndarray | None:
     if finding.behaviour is not None:
-        return finding.behaviour.map(directions).rotated(x, positions, row)
-    return None if finding.probe is None else finding.probe(x, along(directions, row, positions))
+        return finding.behaviour.map(directions).rotated(part.x, part.positions, part.direction)
+    return None if finding.probe is None else finding.probe(part.x, part.where)
 
 
 def matrices_of(

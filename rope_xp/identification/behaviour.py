@@ -105,21 +105,14 @@ class Map(NamedTuple):
         own_factors = self.own_factors and (lambda positions: self.factors(positions) * self.factors([0]).conj())
         return self._replace(pairs=pairs, size=self.size**2, start=start, centre=0, own_factors=own_factors)
 
-    def part(self, numbers: np.ndarray) -> "Map":
-        pairs = tuple(self.pairs[number] for number in numbers)
-        return self._with_columns(pairs, lambda values, _: values[..., numbers])
-
     def over(self, pairs: tuple[Pair, ...]) -> "Map":
+        """The map of other pairs too, which are not rotated."""
         index = {pair: number for number, pair in enumerate(self.pairs)}
         own = [index.get(pair, len(index)) for pair in pairs]
 
         def columns(values: np.ndarray, of_others: float) -> np.ndarray:
             return np.concatenate([values, np.full((*values.shape[:-1], 1), of_others)], axis=-1)[..., own]
 
-        return self._with_columns(pairs, columns)
-
-    def _with_columns(self, pairs: tuple[Pair, ...], columns: Callable[[np.ndarray, float], np.ndarray]) -> "Map":
-        """The map of other pairs. `columns` makes their values from those of its own, and from that of no rotation."""
         return self._replace(
             pairs=pairs,
             size=columns(self.size, 1.0),

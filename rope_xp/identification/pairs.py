@@ -6,13 +6,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rope_xp.identification.precision import ROUNDOFF, error_of, exact_angles, noise, roundings, wrapped
+from rope_xp.identification.precision import (
+    ROUNDOFF,
+    Precision,
+    error_of,
+    errors_of_phases,
+    exact_angles,
+    noise,
+    precision_of,
+    wrapped,
+)
 from rope_xp.identification.rules import simplest_within
+from rope_xp.types import Values
 
 # Entries below this part of the greatest one are zero. The sine of a slow pair is far above it.
 ZERO = 2.0**-40
 # An angle that is off by more, in radians, does not follow from the one before.
 JUMP = 0.05
+# Lengths to test if longer ones fail.
+SHORTER_LENGTHS = tuple(2**k for k in (20, *range(17, 2, -1)))
 # Twice as many angles give a frequency where sines and cosines are rounded.
 SPREAD = 256
 # An offset may turn the slowest pair this often.
@@ -22,6 +34,8 @@ TURNS = 200
 class Channels(NamedTuple):
     """How the channels of a result depend on those of `x`."""
 
+    head_dim: int
+    roundoff: float  # of the matrices from which they follow
     inputs: np.ndarray  # "pairs 2": the channels of each pair that are read
     outputs: np.ndarray  # "pairs 2": those that are written
     kept: tuple[int, ...]  # the channels that stay as they are
@@ -29,15 +43,56 @@ class Channels(NamedTuple):
     scaled: tuple[int, ...]
     problem: str | None  # why the channels do not form pairs, in words
 
+    def unit_rows(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Two rows for each position: ones in the first and in the second channels of all pairs."""
+        both = np.zeros((2, self.head_dim))
+        for side in (0, 1):
+            both[side, self.inputs[:, side]] = 1.0
+        return np.tile(both, (len(positions), 1)), np.repeat(positions, 2)
+
+    def blocks(self, results: np.ndarray) -> np.ndarray:
+        """Those of `Rotations`, from the results of unit rows."""
+        read = results.reshape(-1, 2, results.shape[-1])[..., self.outputs]  # positions inputs pairs outputs
+        return np.moveaxis(read, 1, -1)
+
 
 class Rotations(NamedTuple):
     """What a function does with pairs at some positions: ``length * rotation(angle)``, and what no rotation has."""
 
+    channels: Channels
     positions: np.ndarray  # those of a long call begin with those of `powers`
     blocks: np.ndarray  # "positions pairs 2 2": the matrix of each pair
     angle: np.ndarray  # "positions pairs", as the next two
     length: np.ndarray
     rest: np.ndarray
+    roundoff: float  # of the sines and cosines, from the lengths; infinite if these are no rotations
+
+    @property
+    def magnitude(self) -> tuple[float, float]:
+        """The factor of the lengths, and its error."""
+        length, error = float(np.median(self.length)), error_of(self.roundoff)
+        return 1.0 if abs(length - 1.0) <= error else length, error * length
+
+    @property
+    def until(self) -> int | None:
+        """The first position whose angles do not follow; None if all do, or if these are no rotations."""
+        if self.roundoff == inf:
+            return None
+        # Powers of two come first, because the frequencies follow from them.
+        w, errors, start, until = fitted(self)
+        if until is not None:
+            return until
+        off = wrapped(wrapped(self.angle - start) - exact_angles(self.positions, w))
+        of = np.full(len(off), True)
+        within = of
+        for length in SHORTER_LENGTHS:  # the most positions that one precision explains
+            precision = precision_of(off[of], self.positions[of], w, errors, self.roundoff)
+            within = precision.within if of.all() else within
+            if precision.name is not None:
+                rest = self.positions[~of & ~within]
+                return None if of.all() else int(min(rest if len(rest) else self.positions[~of]))
+            of = self.positions < length
+        return 0
 
 
 def channels_of(matrices: np.ndarray, roundoff: float) -> Channels:
@@ -52,11 +107,11 @@ def channels_of(matrices: np.ndarray, roundoff: float) -> Channels:
     kept = [a for a, b in alone if a == b and np.abs(matrices[:, b, a] - 1.0).max() <= noise(roundoff)]
     scaled = [a for a, _ in alone if a not in kept]
     changing = [a for a, b in alone if np.ptp(matrices[:, b, a]) > noise(roundoff) * greatest]
-    problem = _why_no_pairs(groups, len(pattern)) or (
-        alone_in_words(changing or scaled) if changing or not pairs else ""
-    )
+    problem = _why_no_pairs(groups, len(pattern))
+    if not problem and (changing or not pairs):
+        problem = alone_in_words(changing or scaled)
     inputs, outputs = (np.array([pair[side] for pair in pairs], dtype=int).reshape(-1, 2) for side in (0, 1))
-    return Channels(inputs, outputs, tuple(kept), tuple(scaled), problem or None)
+    return Channels(len(pattern), roundoff, inputs, outputs, tuple(kept), tuple(scaled), problem or None)
 
 
 def _why_no_pairs(groups: list[tuple[tuple[int, ...], list[int]]], width: int) -> str:
@@ -70,45 +125,28 @@ def _why_no_pairs(groups: list[tuple[tuple[int, ...], list[int]]], width: int) -
 
 
 def alone_in_words(channels: Sequence[int]) -> str:
-    return (
-        f"channels {_list(channels)} are multiplied or moved, but not rotated" if channels else "no channels form pairs"
-    )
+    how = "are multiplied or moved, but not rotated"
+    return f"channels {_list(channels)} {how}" if channels else "no channels form pairs"
 
 
-def unit_rows(channels: Channels, positions: np.ndarray, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two rows for each position: ones in the first and in the second channels of all pairs."""
-    both = np.zeros((2, head_dim))
-    for side in (0, 1):
-        both[side, channels.inputs[:, side]] = 1.0
-    return np.tile(both, (len(positions), 1)), np.repeat(positions, 2)
-
-
-def blocks_of(channels: Channels, results: np.ndarray) -> np.ndarray:
-    read = results.reshape(-1, 2, results.shape[-1])[..., channels.outputs]  # positions inputs pairs outputs
-    return np.moveaxis(read, 1, -1)
-
-
-def rotations_of(positions: np.ndarray, blocks: np.ndarray) -> Rotations:
+def rotations_of(channels: Channels, positions: np.ndarray, blocks: np.ndarray) -> Rotations:
     cos, sin = _cos_and_sin(blocks)
     rest = np.hypot((blocks[..., 0, 0] - blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] + blocks[..., 0, 1]) / 2)
-    return Rotations(positions, blocks, np.arctan2(sin, cos), np.hypot(cos, sin), rest)
+    # The length of a block of rounded numbers is off by at most one unit roundoff of its length.
+    lengths = np.hypot(cos, sin)
+    length = np.median(lengths, axis=0)
+    off = (np.maximum(np.abs(lengths - length), rest) / np.maximum(length, ZERO)).max()
+    possible = (each for each in sorted(ROUNDOFF.values()) if each >= channels.roundoff and off <= error_of(each))
+    return Rotations(channels, positions, blocks, np.arctan2(sin, cos), lengths, rest, next(possible, inf))
 
 
 def _cos_and_sin(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (blocks[..., 0, 0] + blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2
 
 
-def roundoff_of(rotations: Rotations, at_least: float) -> float | None:
-    """The unit roundoff of the sines and cosines, from the lengths of blocks; None if they are no rotations."""
-    # The length of a block of rounded numbers is off by at most one unit roundoff of its length.
-    length = np.median(rotations.length, axis=0)
-    off = np.maximum(np.abs(rotations.length - length), rotations.rest) / np.maximum(length, ZERO)
-    return next((each for each in sorted(ROUNDOFF.values()) if each >= at_least and off.max() <= error_of(each)), None)
-
-
-def why_no_rotation(rotations: Rotations, pairs: np.ndarray) -> str:
+def why_no_rotation(rotations: Rotations) -> str:
     blocks, close = rotations.blocks, error_of(ROUNDOFF["bfloat16"])
-    pair = "(" + ", ".join(map(str, pairs[0])) + ")"
+    pair = "(" + ", ".join(map(str, rotations.channels.inputs[0])) + ")"
     if rotations.rest.max() <= close * rotations.length.max():
         factors = _factors(*_cos_and_sin(blocks), close)
         if factors is not None:
@@ -157,10 +195,11 @@ def powers(seq_len: int) -> np.ndarray:
     return np.array([0, *(2**k for k in range(63) if 2**k < seq_len)])
 
 
-def fitted(angle: np.ndarray, roundoff: float) -> Fitted:
-    """The frequencies from angles "positions pairs" at the positions of `powers`."""
+def fitted(rotations: Rotations) -> Fitted:
+    """The frequencies from the angles at the positions of `powers`, which come first."""
     # The angle at position 1 gives the frequency. Each doubling of the position halves its error, and its turns follow
     # from the angle before.
+    angle = rotations.angle[: len(powers(int(rotations.positions.max()) + 1))]
     total, last, until = wrapped(angle[1] - angle[0]), 1, None
     for of_position in angle[2:]:
         total, last = 2 * total, 2 * last
@@ -170,19 +209,106 @@ def fitted(angle: np.ndarray, roundoff: float) -> Fitted:
             break
         total = total + rest
     values = total / last
-    return Fitted(
-        values, 2 * error_of(roundoff) / last + error_of(ROUNDOFF["float64"]) * np.abs(values), angle[0], until
-    )
+    errors = 2 * error_of(rotations.roundoff) / last + error_of(ROUNDOFF["float64"]) * np.abs(values)
+    return Fitted(values, errors, angle[0], until)
 
 
-def narrowed(known: Fitted, angle: np.ndarray, where: np.ndarray, roundoff: float) -> Fitted:
-    """Frequencies with smaller errors, from angles "positions pairs" whose sines and cosines were rounded."""
+def spread(longest: int) -> np.ndarray:
+    """Positions from 1 to `longest`, of which half are far."""
+    near, far = np.geomspace(1, longest, SPREAD), np.linspace(longest // 2, longest, SPREAD)
+    return np.union1d(near.astype(int), far.astype(int))
+
+
+def start_of(frequencies: Fitted, roundoff: float) -> tuple[int | float | None, str]:
+    """The offset of positions that explains the angles at position 0, and what these are, in words; None without."""
+    values, errors, start, _ = frequencies
+    close = 2 * error_of(roundoff)
+    if np.abs(start).max() <= close:
+        return 0, ""
+    constant = np.abs(wrapped(start - start[0])).max() <= close and len(start) > 1
+    if constant and abs(abs(start[0]) - pi / 2) <= close:
+        if start[0] > 0.0 and (values <= errors).all():
+            return None, "sin and cos are swapped, so the angle is a quarter turn minus position * frequency"
+        more = "more" if start[0] > 0.0 else "less"
+        return None, f"sin and cos are swapped, and a sign differs: each angle is a quarter turn {more}"
+    offset, error = _offset(frequencies, roundoff)
+    if offset is None and constant:
+        return None, f"all pairs are turned by a constant angle of {start[0]:.6g}"
+    if offset is None:
+        return None, "pairs are turned at position 0 by angles that no offset of the positions explains"
+    whole, error = round(offset), max(error, 1e-6 * abs(offset))
+    if abs(offset - whole) > error:
+        whole = float(simplest_within(abs(offset), error) * np.sign(offset))
+    offset = whole
+    return offset, f"positions are shifted: the angle at position p is that of p + {offset}".replace("+ -", "- ")
+
+
+def _offset(frequencies: Fitted, roundoff: float) -> tuple[float | None, float]:
+    """The least offset whose angles are those at position 0, and its error; None if there is none."""
+    # The slowest pair gives the offset up to whole turns, of which some are tried. Faster pairs make it more exact.
+    values, errors, start, _ = frequencies
+    order = np.argsort(np.abs(values))
+    order = order[np.abs(values[order]) > errors[order]]
+    if not len(order):
+        return None, inf
+    turns = np.arange(-TURNS, TURNS + 1)
+    offset = 2 * pi * turns / values[order[0]]
+    for w, of_pair in zip(values[order], start[order]):
+        offset = offset + wrapped(of_pair - w * offset) / w
+    error = error_of(roundoff) / abs(float(values[order[-1]]))
+    rest = np.abs(wrapped(start - offset[:, None] * values))
+    # Phases may be products in float32.
+    allowed = errors + errors_of_phases(values, "float32")
+    within = np.abs(offset)[:, None] * allowed + noise(roundoff)
+    fits = np.flatnonzero((rest <= within).all(axis=1) & (within < 1.0).all(axis=1))
+    if not len(fits):
+        return None, error
+    # One pair alone leaves many offsets. Someone chose a whole number, and a small one.
+    found = min(offset[fits], key=lambda each: (abs(each - round(each)) > error * (1 + abs(each)), abs(each)))
+    return float(found), error
+
+
+class Angles(NamedTuple):
+    """The angles of pairs, as they are if sine and cosine are not exchanged, and the numbers that explain them."""
+
+    positions: np.ndarray  # above 0
+    values: np.ndarray  # "positions pairs", in radians
+    frequencies: Fitted
+    offset: int | float | None  # None if there is none
+    exchanged: int  # as in `Behaviour`
+    roundoff: float  # of sines and cosines
+
+    @property
+    def where(self) -> np.ndarray:
+        return self.positions + (self.offset or 0)
+
+    def off(self, frequencies: np.ndarray) -> np.ndarray:
+        """How far they are from those of exact phases with these frequencies."""
+        return wrapped(self.values - exact_angles(self.where, frequencies))
+
+    def precision_with(self, frequencies: np.ndarray, errors: np.ndarray) -> Precision:
+        return precision_of(self.off(frequencies), self.where, frequencies, errors, self.roundoff)
+
+
+def exchanged(angles: Angles) -> Angles:
+    """The angles with sine and cosine exchanged."""
+    # sin + i cos is i times the conjugate of cos + i sin.
+    sign = -1 if np.sin(angles.frequencies.start).mean() < 0.0 else 1
+    values, errors, start, _ = angles.frequencies
+    frequencies = Fitted(-values, errors, wrapped(sign * pi / 2 - start), None)
+    offset, _ = start_of(frequencies, angles.roundoff)
+    return Angles(angles.positions, sign * pi / 2 - angles.values, frequencies, offset, sign, angles.roundoff)
+
+
+def narrowed(angles: Angles) -> Fitted:
+    """The frequencies with smaller errors, from angles whose sines and cosines were rounded."""
     # Each angle gives an interval of frequencies, and the frequency is in all of them. The rounding of a sine and a
     # cosine changes the tangent by a factor, so angles near a quarter of a revolution are exact.
-    rest = wrapped(angle - exact_angles(where, known.values))
-    phase = np.abs(where[:, None] * known.values) * roundings(known.values) * ROUNDOFF["float32"]
+    known, where, roundoff = angles.frequencies, angles.where, angles.roundoff
+    rest = angles.off(known.values)
+    phase = np.abs(where[:, None]) * errors_of_phases(known.values, "float32")
     # The smallest numbers of float16 are as far apart as float32 rounds 1.
-    rounding = roundoff * (1.0 + error_of(roundoff)) * np.abs(np.sin(2.0 * angle)) + ROUNDOFF["float32"]
+    rounding = roundoff * (1.0 + error_of(roundoff)) * np.abs(np.sin(2.0 * angles.values)) + ROUNDOFF["float32"]
     for error in (rounding, rounding + phase, 2.0 * rounding + phase):
         ends = np.stack([rest - error, rest + error]) / where[:, None]
         least, most = ends.min(axis=0).max(axis=0), ends.max(axis=0).min(axis=0)
@@ -193,82 +319,31 @@ def narrowed(known: Fitted, angle: np.ndarray, where: np.ndarray, roundoff: floa
     return known
 
 
-def spread(longest: int) -> np.ndarray:
-    """Positions from 1 to `longest`, of which half are far."""
-    near, far = np.geomspace(1, longest, SPREAD), np.linspace(longest // 2, longest, SPREAD)
-    return np.union1d(near.astype(int), far.astype(int))
-
-
-class Start(NamedTuple):
-    """The angles at position 0: the offset of positions that explains them, else words for what they are."""
-
-    offset: int | float | None
-    words: str
-
-
-def start_of(start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float) -> Start:
-    """What the angles at position 0 say. A rotary embedding has none, or those of an offset."""
-    close = 2 * error_of(roundoff)
-    if np.abs(start).max() <= close:
-        return Start(0, "")
-    constant = np.abs(wrapped(start - start[0])).max() <= close and len(start) > 1
-    if constant and abs(abs(start[0]) - pi / 2) <= close:
-        if start[0] > 0.0 and (frequencies <= errors).all():
-            return Start(None, "sin and cos are swapped, so the angle is a quarter turn minus position * frequency")
-        more = "more" if start[0] > 0.0 else "less"
-        return Start(None, f"sin and cos are swapped, and a sign differs: each angle is a quarter turn {more}")
-    offset, error = _offset(start, frequencies, errors, roundoff)
-    if offset is None and constant:
-        return Start(None, f"all pairs are turned by a constant angle of {start[0]:.6g}")
-    if offset is None:
-        return Start(None, "pairs are turned at position 0 by angles that no offset of the positions explains")
-    whole, error = round(offset), max(error, 1e-6 * abs(offset))
-    if abs(offset - whole) > error:
-        whole = float(simplest_within(abs(offset), error) * np.sign(offset))
-    offset = whole
-    return Start(offset, f"positions are shifted: the angle at position p is that of p + {offset}".replace("+ -", "- "))
-
-
-def _offset(
-    start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float
-) -> tuple[float | None, float]:
-    """The least offset whose angles are `start`, and its error; None if there is none."""
-    # The slowest pair gives the offset up to whole turns, of which some are tried. Faster pairs make it more exact.
-    order = np.argsort(np.abs(frequencies))
-    order = order[np.abs(frequencies[order]) > errors[order]]
-    if not len(order):
-        return None, inf
-    turns = np.arange(-TURNS, TURNS + 1)
-    offset = 2 * pi * turns / frequencies[order[0]]
-    for w, of_pair in zip(frequencies[order], start[order]):
-        offset = offset + wrapped(of_pair - w * offset) / w
-    error = error_of(roundoff) / abs(float(frequencies[order[-1]]))
-    rest = np.abs(wrapped(start - offset[:, None] * frequencies))
-    # Phases may be products in float32.
-    allowed = errors + np.abs(frequencies) * ROUNDOFF["float32"] * roundings(frequencies)
-    within = np.abs(offset)[:, None] * allowed + noise(roundoff)
-    fits = np.flatnonzero((rest <= within).all(axis=1) & (within < 1.0).all(axis=1))
-    if not len(fits):
-        return None, error
-    # One pair alone leaves many offsets. Someone chose a whole number, and a small one.
-    return float(
-        min(offset[fits], key=lambda each: (abs(each - round(each)) > error * (1 + abs(each)), abs(each)))
-    ), error
-
-
 class Place(NamedTuple):
     """A layout, and the number of each measured pair in it. Pairs that were not measured have frequency 0."""
 
+    head_dim: int
     layout: str
     first_channel: int
-    pairs: int
+    rotary_dim: int
     blocks: int
     numbers: np.ndarray
 
+    @property
+    def options(self) -> Values:
+        """The arguments of `RotaryEmbedding`."""
+        return dict(zip(self._fields[:-1], self))
 
-def places_of(channels: Channels, head_dim: int, magnitude: float) -> Iterator[Place]:
+    def of_all_pairs(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers "... pairs" of the measured pairs, with those of the others, which are 0."""
+        result = np.zeros((*numbers.shape[:-1], self.rotary_dim // 2))
+        result[..., self.numbers] = numbers
+        return result
+
+
+def places_of(channels: Channels, magnitude: float) -> Iterator[Place]:
     """All layouts that have these pairs, the most usual ones first."""
-    inputs, outputs = channels.inputs, channels.outputs
+    head_dim, inputs, outputs = channels.head_dim, channels.inputs, channels.outputs
     if not len(inputs):
         return
     first, step = int(inputs[0, 0]), inputs[:, 1] - inputs[:, 0]
@@ -283,12 +358,12 @@ def places_of(channels: Channels, head_dim: int, magnitude: float) -> Iterator[P
         if same:
             # Pairs of frequency 0 may follow, which have the magnitude too.
             last = max((*channels.scaled, int(inputs[-1, 1])))
-            widths = {(last + 1 - first) // 2, ((head_dim if magnitude == 1.0 else last + 1) - first) // 2}
-            yield from (Place("interleaved", first, pairs, 1, numbers) for pairs in sorted(widths))
+            pairs = {(last + 1 - first) // 2, ((head_dim if magnitude == 1.0 else last + 1) - first) // 2}
+            yield from (Place(head_dim, "interleaved", first, 2 * each, 1, numbers) for each in sorted(pairs))
         else:
             pairs = int(outputs[0, 1] - outputs[0, 0])
             if (outputs[:, 0] == first + numbers).all() and (outputs[:, 1] == first + pairs + numbers).all():
-                yield Place("interleaved_to_half", first, pairs, 1, numbers)
+                yield Place(head_dim, "interleaved_to_half", first, 2 * pairs, 1, numbers)
 
 
 def _half(inputs: np.ndarray, first: int, step: int, head_dim: int) -> Iterator[Place]:
@@ -299,4 +374,4 @@ def _half(inputs: np.ndarray, first: int, step: int, head_dim: int) -> Iterator[
     blocks = int(block[-1]) + 1
     if (step == 1 and blocks > 1) or first + 2 * step * blocks > head_dim:
         return
-    yield Place("half", first, step * blocks, blocks, block * step + within)
+    yield Place(head_dim, "half", first, 2 * step * blocks, blocks, block * step + within)

@@ -34,6 +34,11 @@ def roundings(frequencies: np.ndarray) -> np.ndarray:
     return 5.0 + 3.0 * np.abs(np.log(np.maximum(np.abs(frequencies), 1e-30)))
 
 
+def errors_of_phases(frequencies: np.ndarray, precision: str) -> np.ndarray:
+    """How far a phase of this precision may be off, in radians per position."""
+    return np.abs(frequencies) * roundings(frequencies) * PRECISIONS[precision]
+
+
 def roundings_of_frequencies(values: np.ndarray, errors: np.ndarray, is_coarse: bool) -> list[np.ndarray]:
     """How far measured frequencies may be off, relative to them: as exact numbers, then as rounded ones."""
     # They may be rounded to float32 or bfloat16 if all have so few bits. A coarse measurement cannot tell for float32.
@@ -43,6 +48,13 @@ def roundings_of_frequencies(values: np.ndarray, errors: np.ndarray, is_coarse: 
         if always or (np.abs(rounded_to(bits, values) - values) <= close).all():
             found.append(relative)
     return found
+
+
+def roundoff_of(numbers: np.ndarray) -> float:
+    """The unit roundoff of the narrowest dtype that holds all numbers."""
+    return max(
+        ROUNDOFF[name] for name, bits in SIGNIFICANT_BITS.items() if (rounded_to(bits, numbers) == numbers).all()
+    )
 
 
 def noise(roundoff: float) -> float:

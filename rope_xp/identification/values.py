@@ -11,8 +11,17 @@ import numpy as np
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import LinearScaling, Scaling
 from rope_xp.identification.behaviour import frequencies_of
-from rope_xp.identification.pairs import Channels, Fitted, Place, places_of
-from rope_xp.identification.precision import ROUNDOFF, rounded_to, roundings, roundings_of_frequencies
+from rope_xp.identification.pairs import Angles, Channels, Fitted, Place, places_of
+from rope_xp.identification.precision import (
+    COARSE,
+    COARSE_BITS,
+    ROUNDOFF,
+    Precision,
+    errors_of_phases,
+    rounded_to,
+    roundings,
+    roundings_of_frequencies,
+)
 from rope_xp.identification.rules import Rule, Target, changed_rule_of, rule_of, simplest, simplest_within
 from rope_xp.sections import ORDERS, Sections
 from rope_xp.types import Array, Embedding, Values
@@ -24,78 +33,144 @@ GIVEN: Values = {"base": None, "scaling": None, "sections": None, "reverse": Fal
 
 
 class Measured(NamedTuple):
-    """What calls of a function showed: its pairs, their frequencies, and the factor of their lengths."""
+    """What calls of a function showed: its pairs, their angles and frequencies, and the factor of their lengths."""
 
-    head_dim: int
     channels: Channels
-    frequencies: Fitted
-    direction: int | None  # None if the frequencies have both signs
+    angles: Angles
+    of_axes: np.ndarray  # the frequencies "axes pairs" of each position axis, whose sum `frequencies` are
     magnitude: float
     magnitude_error: float
-    of_axes: np.ndarray  # the frequencies "axes pairs" of each position axis, whose sum `frequencies` are
-    is_coarse: bool  # whether phases are rounded, or sines and cosines so much that this cannot be told
+    precision: Precision  # of phases with the measured frequencies
+
+    @property
+    def frequencies(self) -> Fitted:
+        return self.angles.frequencies
+
+    @property
+    def direction(self) -> int | None:
+        """None if the frequencies have both signs."""
+        values, errors, *_ = self.frequencies
+        signs = {*np.sign(values[np.abs(values) > errors]).astype(int).tolist()}
+        return signs.pop() if len(signs) == 1 else None
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether phases are rounded, or sines and cosines so much that this cannot be told."""
+        return self.precision.name != "exact" or self.angles.roundoff >= COARSE
+
+    def places(self) -> Iterator[Place]:
+        return places_of(self.channels, self.magnitude)
+
+    def target(self, values: np.ndarray, errors: np.ndarray) -> Target:
+        return Target(np.abs(values), errors, self.magnitude, self.magnitude_error, self.is_coarse)
 
 
 class Value(NamedTuple):
-    """An embedding, and the number that each measured pair has in it."""
+    """An embedding, and the place of the measured pairs in it."""
 
     rope: RotaryEmbedding
-    numbers: np.ndarray
+    place: Place
     change: Rule | None = None  # the rule of its frequencies, if a function changes a rule as no embedding states it
 
+    @property
+    def frequencies(self) -> np.ndarray:
+        """Those of the measured pairs where all position axes are equal."""
+        return frequencies_of(self.rope)[:, 0].sum(axis=0)[self.place.numbers]
 
-def value_of(measured: Measured) -> Value | None:
-    """The value where all position axes are equal: that whose rule has the fewest digits; else, numbers."""
-    places = list(places_of(measured.channels, measured.head_dim, measured.magnitude))
-    if not places:
-        return None
-    found = [(rule, place) for place in places if (rule := _rule_at(place, measured, rule_of)) is not None]
-    if not found:
-        for place in places:
-            change = _rule_at(place, measured, changed_rule_of)
-            if change is not None:
-                inv_freq = np.asarray(change.frequencies(2 * place.pairs)) * measured.direction
-                return Value(
-                    _with_numbers(_options_of(place, measured), inv_freq.tolist(), measured), place.numbers, change
-                )
-        return value_of_numbers(measured)
-    rule, place = min(found, key=lambda each: each[0].digits)
-    options = _options_of(place, measured)
-    rope = RotaryEmbedding(**options, base=rule.base, scaling=rule.scaling, reverse=measured.direction == -1)
+
+def value_of(measured: Measured) -> tuple[Value | None, Precision]:
+    """The value where all position axes are equal, and the precision of phases with it; without one, as measured."""
+    value = _simplest_value(measured)
+    precision = _precision_with(value, measured)
+    if value is not None and precision.name is None and measured.precision.name is not None:
+        return _value_of_numbers(measured), measured.precision
+    return value, precision
+
+
+def value_near(near: Embedding, measured: Measured) -> tuple[Value | None, Precision]:
+    """The value with the fewest changes of another one; without one, for one position axis, any value."""
+    value = _nearest_value(near, measured)
+    if value is None and len(measured.of_axes) == 1:
+        value = _simplest_value(measured)
+        value = None if value is None else value._replace(rope=_in_terms_of(near, value.rope))
+    precision = _precision_with(value, measured)
+    if precision.name in COARSE_BITS:  # which may hide that frequencies are those of `near`
+        w, errors, *_ = measured.frequencies
+        wide = errors + errors_of_phases(w, precision.name)
+        angles = measured.angles._replace(frequencies=measured.frequencies._replace(errors=wide))
+        value = _nearest_value(near, measured._replace(angles=angles)) or value
+    return value, precision
+
+
+def _precision_with(value: Value | None, measured: Measured) -> Precision:
+    if value is None:
+        return measured.precision
+    errors = measured.frequencies.errors
+    if value.rope.base is not None:  # a rule is as far from the frequencies as they are from angles, or exact
+        errors = errors * (0.0 if measured.is_coarse else 2.0)
+    return measured.angles.precision_with(value.frequencies, errors)
+
+
+def differs_in_sections(near: Embedding, measured: Measured) -> bool:
+    """Whether the frequencies are those of a value near another one where all position axes are equal."""
+    if len(measured.of_axes) == 1:
+        return False
+    given = {"inv_freq": frequencies_of(near)[:, 0].sum(axis=0).tolist()}
+    of_text = near.replace(**({"sections": None} if near.base is not None else given))
+    return _nearest_value(of_text, measured._replace(of_axes=measured.of_axes.sum(axis=0)[None])) is not None
+
+
+def _simplest_value(measured: Measured) -> Value | None:
+    """The value whose rule has the fewest digits; else, numbers; None if no layout has these pairs."""
+    found = min(_rules(measured, rule_of), key=lambda each: each[0].digits, default=None)
+    if found is None:
+        changed = next(_rules(measured, changed_rule_of), None)
+        if changed is None:
+            return _value_of_numbers(measured)
+        rule, place = changed
+        inv_freq = np.asarray(rule.frequencies(place.rotary_dim)) * measured.direction
+        return _with_numbers(place, inv_freq.tolist(), measured, rule)
+    rule, place = found
+    rope = RotaryEmbedding(**place.options, base=rule.base, scaling=rule.scaling, reverse=measured.direction == -1)
     if abs((rope.attention_factor or 1.0) - measured.magnitude) > 2 * measured.magnitude_error:  # both may be rounded
-        factor = _simplest_magnitude(measured)
-        plain = rule.scaling is None
-        rope = rope.replace(attention_factor=factor) if plain else _with_numbers(options, rope.inv_freq, measured)
-    return Value(rope, place.numbers)
+        if rule.scaling is not None:
+            return _with_numbers(place, rope.inv_freq, measured)
+        rope = rope.replace(attention_factor=_simplest_magnitude(measured))
+    return Value(rope, place)
 
 
-def value_of_numbers(measured: Measured) -> Value:
+def _rules(measured: Measured, find: Callable[[Target], Rule | None]) -> Iterator[tuple[Rule, Place]]:
+    """The rule of each place in which the frequencies have one."""
+    for place in measured.places() if measured.direction is not None else ():
+        rule = find(measured.target(*(place.of_all_pairs(each) for each in measured.frequencies[:2])))
+        if rule is not None:
+            yield rule, place
+
+
+def _value_of_numbers(measured: Measured) -> Value | None:
     """The value with the frequencies as measured, in the first of all layouts that have these pairs."""
-    place = next(places_of(measured.channels, measured.head_dim, measured.magnitude))
-    of_all_pairs = (_of_all_pairs(place, each) for each in measured.frequencies[:2])
-    numbers = [
-        0.0 if abs(w) <= error else float(np.sign(w)) * simplest_within(abs(w), error)
-        for w, error in zip(*of_all_pairs)
-    ]
-    return Value(_with_numbers(_options_of(place, measured), numbers, measured), place.numbers)
-
-
-def value_near(near: Embedding, measured: Measured) -> Value | None:
-    """The value with the fewest changes of another one that has the measured frequencies; None without one."""
-    for place in places_of(measured.channels, measured.head_dim, measured.magnitude):
-        wanted = _of_all_pairs(place, measured.of_axes)
-        errors = _of_all_pairs(place, measured.frequencies.errors)
-        options = {**_options_of(place, measured), "attention_factor": None, "xpos": None}
-        rope = nearest(near, options, wanted, errors, measured.direction == -1)
-        if rope is not None:
-            return Value(rope, place.numbers)
+    for place in measured.places():
+        of_all_pairs = (place.of_all_pairs(each) for each in measured.frequencies[:2])
+        numbers = [
+            0.0 if abs(w) <= error else float(np.sign(w)) * simplest_within(abs(w), error)
+            for w, error in zip(*of_all_pairs)
+        ]
+        return _with_numbers(place, numbers, measured)
     return None
 
 
-def nearest(
-    near: Embedding, options: Values, wanted: np.ndarray, errors: np.ndarray, reverse: bool
-) -> RotaryEmbedding | None:
-    """The first value near another one that has the frequencies "axes pairs"; None without one."""
+def _nearest_value(near: Embedding, measured: Measured) -> Value | None:
+    """The value with the fewest changes of another one that has the measured frequencies; None without one."""
+    for place in measured.places():
+        wanted, errors = (place.of_all_pairs(each) for each in (measured.of_axes, measured.frequencies.errors))
+        rope = nearest(near, place.options, wanted, errors)
+        if rope is not None:
+            return Value(rope, place)
+    return None
+
+
+def nearest(near: Embedding, options: Values, wanted: np.ndarray, errors: np.ndarray) -> RotaryEmbedding | None:
+    """The first value near another one that has these channels and the frequencies "axes pairs"; None without one."""
     # They may be rounded to float32, or all to bfloat16 or float16. Exact ones come first, after the value without
     # changes.
     exact, rounded = (ROUNDOFF[name] * roundings(wanted) for name in ("float64", "float32"))
@@ -103,8 +178,8 @@ def nearest(
         if (np.abs(rounded_to(bits, wanted) - wanted) <= errors).all():
             rounded = rounded + ROUNDOFF[name]
             break
-    found = []
-    for rope in _values_near(near, options, wanted, reverse):
+    found, options = [], {**options, "attention_factor": None, "xpos": None}
+    for rope in _values_near(near, options, wanted, reverse=bool((wanted <= errors).all())):
         frequencies = frequencies_of(rope)[:, 0]
         if frequencies.shape == wanted.shape:
             off = np.abs(frequencies - wanted) - errors
@@ -114,7 +189,7 @@ def nearest(
     return next((rope for rope, off in found if (off <= rounded * np.abs(wanted)).all()), None)
 
 
-def in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
+def _in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
     """The same value with the original length of another one: only its ratios to other numbers act."""
     other, scaling = near.scaling, rope.scaling
     names = [name for name in RATIOS if hasattr(scaling, name)]
@@ -194,17 +269,15 @@ def with_axes(value: Value, measured: Measured) -> RotaryEmbedding | None:
     rope: Embedding = value.rope
     if len(measured.of_axes) == 1:
         return value.rope
-    inv_freq, rows = np.asarray(rope.inv_freq), np.zeros((len(measured.of_axes), rope.pairs))
-    rows[:, value.numbers] = measured.of_axes
+    inv_freq, rows = np.asarray(rope.inv_freq), value.place.of_all_pairs(measured.of_axes)
     if not np.allclose(rows.sum(axis=0), inv_freq, rtol=1e-4, atol=1e-9):
         return None
     alone = np.count_nonzero(rows, axis=0) == 1
     rows = np.where((rows != 0.0) & alone, inv_freq, rows)  # a pair of one axis: its number has been rounded
     if alone.all():
         axis_of_pair, w = np.argmax(rows != 0.0, axis=0), np.abs(rows).max(axis=0)
-        errors = np.zeros(rope.pairs)
-        errors[value.numbers] = 2 * measured.frequencies.errors  # those of the numbers
-        of = Target(w, errors, measured.magnitude, measured.magnitude_error, measured.is_coarse)
+        errors = value.place.of_all_pairs(2 * measured.frequencies.errors)  # those of the numbers
+        of = measured.target(w, errors)
         allowed = errors + w * roundings_of_frequencies(w, errors, measured.is_coarse)[:2][-1]
         for found in _with_sections(_with_base(rope, rows, of, axis_of_pair == 0), axis_of_pair.tolist()):
             if (np.abs(np.asarray(found.inv_freq) - rows) <= allowed).all():
@@ -242,37 +315,16 @@ def _with_sections(rope: Embedding | None, axis_of_pair: list[int]) -> Iterator[
 
 def rule_in_any_order(measured: Measured) -> Rule | None:
     """The rule of the frequencies, fastest first, of pairs that no layout has."""
-    values = np.abs(measured.frequencies.values)
-    order = np.argsort(-values)
-    errors = measured.frequencies.errors[order]
-    return rule_of(Target(values[order], errors, measured.magnitude, measured.magnitude_error, measured.is_coarse))
+    values, errors, *_ = measured.frequencies
+    order = np.argsort(-np.abs(values))
+    return rule_of(measured.target(values[order], errors[order]))
 
 
-def _rule_at(place: Place, measured: Measured, find: Callable[[Target], Rule | None]) -> Rule | None:
-    if measured.direction is None:
-        return None
-    values, errors = (_of_all_pairs(place, each) for each in measured.frequencies[:2])
-    return find(Target(np.abs(values), errors, measured.magnitude, measured.magnitude_error, measured.is_coarse))
-
-
-def _of_all_pairs(place: Place, numbers: np.ndarray) -> np.ndarray:
-    result = np.zeros((*numbers.shape[:-1], place.pairs))
-    result[..., place.numbers] = numbers
-    return result
-
-
-def _options_of(place: Place, measured: Measured) -> Values:
-    return {
-        "head_dim": measured.head_dim,
-        "layout": place.layout,
-        "first_channel": place.first_channel,
-        "blocks": place.blocks,
-        "rotary_dim": 2 * place.pairs,
-    }
-
-
-def _with_numbers(options: Values, inv_freq: Sequence[float] | Array | None, measured: Measured) -> RotaryEmbedding:
-    return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=_simplest_magnitude(measured))
+def _with_numbers(
+    place: Place, inv_freq: Sequence[float] | Array | None, measured: Measured, change: Rule | None = None
+) -> Value:
+    factor = _simplest_magnitude(measured)
+    return Value(RotaryEmbedding(**place.options, inv_freq=inv_freq, attention_factor=factor), place, change)
 
 
 def _simplest_magnitude(measured: Measured) -> float:
