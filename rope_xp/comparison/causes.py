@@ -10,6 +10,7 @@ import numpy as np
 from rope_xp.comparison.measures import first_beyond
 from rope_xp.comparison.report import number
 from rope_xp.identification.behaviour import Behaviour, directions_of, factor_of_scaling, frequencies_of
+from rope_xp.identification.identification import phases_in_words
 from rope_xp.layouts import LAYOUTS
 from rope_xp.types import Embedding
 
@@ -18,15 +19,20 @@ class Property(NamedTuple):
     """A property in which two embeddings may differ. A difference in it is a cause of that name."""
 
     cause: str
-    fields: tuple[str, ...]  # the arguments of `RotaryEmbedding` that state it
-    others: tuple[str, ...]  # the fields of `Behaviour` that state it
     text: Callable[[Behaviour, Embedding], str]  # what the property is, in words, from a behaviour and its value
     advice: str  # what to do about a difference
+    fields: tuple[str, ...] = ()  # the arguments of `RotaryEmbedding` that state it
+    others: tuple[str, ...] = ()  # the fields of `Behaviour` that state it
 
 
 def _layout(each: Behaviour, rope: Embedding) -> str:
     blocks = "" if rope.blocks == 1 else f" in {rope.blocks} blocks"
     return f"{rope.layout}{blocks} ({LAYOUTS[rope.layout].partition(':')[0]})"
+
+
+def _sincos_order(each: Behaviour, rope: Embedding) -> str:
+    signs = ", and both have the other sign" if each.exchanged == -1 else ""
+    return f"cosine and sine exchanged{signs}" if each.exchanged else "as in RoFormer"
 
 
 def _width(each: Behaviour, rope: Embedding) -> str:
@@ -46,12 +52,20 @@ def _frequencies(each: Behaviour, rope: Embedding) -> str:
     return f"{sizes.max():.6g} to {sizes.min():.6g} radians per token, given{way}"
 
 
-def _scaling(each: Behaviour, rope: Embedding) -> str:
-    return "none" if rope.scaling is None else rope.scaling.describe()
-
-
 def _sections(each: Behaviour, rope: Embedding) -> str:
-    return "one position axis" if rope.sections is None else f"{rope.sections.order} {rope.sections.sizes}"
+    if rope.sections is None:
+        return "one position axis"
+    axes = rope.sections.axis_of_section
+    return f"{rope.sections.order} {rope.sections.sizes}" + ("" if axes is None else f" of axes {axes}")
+
+
+def frequency_that_differs(one: Embedding, other: Embedding) -> tuple[str, str]:
+    """The frequency that differs most, of the same pair of two values, in words; empty if none does."""
+    a, b = (frequencies_of(each) for each in (one, other))
+    if np.array_equal(a, b) or a.shape != b.shape:
+        return "", ""
+    at = np.unravel_index(np.abs(a - b).argmax(), a.shape)
+    return f"; pair {at[-1]} has {float(a[at])}", f"; pair {at[-1]} has {float(b[at])}"
 
 
 def _offset(each: Behaviour, rope: Embedding) -> str:
@@ -63,75 +77,70 @@ def _offset(each: Behaviour, rope: Embedding) -> str:
 PROPERTIES = (
     Property(
         "axis",
-        (),
-        ("axis",),
         lambda each, rope: f"{each.axis} have the positions",
         "Give the tables an axis for heads, so that they are aligned with the tokens of x.",
+        others=("axis",),
     ),
     Property(
         "layout",
-        ("layout", "blocks"),
-        (),
         _layout,
         "Use the layout for which the checkpoint's projections are ordered, or reorder them with "
         "rope_xp.permute_projection.",
+        fields=("layout", "blocks"),
     ),
     Property(
         "sincos order",
-        (),
-        ("exchanged",),
-        lambda each, rope: "cosine and sine exchanged" if each.exchanged else "as in RoFormer",
+        _sincos_order,
         "Check the order in which sine and cosine are returned and unpacked.",
+        others=("exchanged",),
     ),
     Property(
         "direction",
-        ("reverse",),
-        (),
         lambda each, rope: "reversed" if rope.reverse else "usual",
         "Check the sign of the sines.",
+        fields=("reverse",),
     ),
     Property(
         "width",
-        ("rotary_dim", "first_channel"),
-        (),
         _width,
         "Check which channels of a head are rotated (partial_rotary_factor).",
+        fields=("rotary_dim", "first_channel"),
     ),
-    Property("base", ("base",), (), lambda each, rope: number(rope.base), "Check the base (rope_theta)."),
+    Property("base", lambda each, rope: number(rope.base), "Check the base (rope_theta).", fields=("base",)),
     Property(
         "attention factor",
-        (),
-        ("attention_factor",),
         lambda each, rope: number(each.attention_factor),
         "Multiply sines and cosines by the attention factor exactly once.",
+        others=("attention_factor",),
     ),
     Property(
-        "scaling", ("scaling",), (), _scaling, "Check the scaling rule (rope_scaling), and that it is not left out."
+        "scaling",
+        lambda each, rope: "none" if rope.scaling is None else rope.scaling.describe(),
+        "Check the scaling rule (rope_scaling), and that it is not left out.",
+        fields=("scaling",),
     ),
     Property(
         "offset",
-        (),
-        ("offset",),
         _offset,
         "Check whether positions begin with 0, and that cached and new tokens are counted alike.",
+        others=("offset",),
     ),
-    Property("sections", ("sections",), (), _sections, "Check which pairs follow which position axis."),
-    Property("decay", ("xpos",), (), lambda each, rope: str(rope.xpos), "Check the decay of XPos."),
+    Property("sections", _sections, "Check which pairs follow which position axis.", fields=("sections",)),
+    Property("decay", lambda each, rope: str(rope.xpos), "Check the decay of XPos.", fields=("xpos",)),
     Property(
         "phase precision",
-        ("phase",),
-        ("precision",),
-        lambda each, rope: each.precision + " phases" * (not each.precision.endswith("tables")),
+        lambda each, rope: phases_in_words(each.precision),
         "Compute position times frequency exactly or in float64, and round only sines and cosines. Where float32 "
         "phases are accepted, name the context in which the two must agree, or a larger tolerance.",
+        fields=("phase",),
+        others=("precision",),
     ),
     Property(
         "frequencies",
-        ("base", "scaling", "sections", "reverse", "inv_freq"),
-        (),
         _frequencies,
         "Compare the frequencies themselves. If only their last bits differ, as where they are computed in float32, "
         "give the value those of the module: inv_freq=module.inv_freq.tolist().",
+        fields=("base", "scaling", "sections", "reverse", "inv_freq"),
     ),
 )
 # What to do about phases, and about sines and cosines, in half precision.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp.arrays import checks
-from rope_xp.comparison.causes import BY_CAUSE, OF_PRECISION, PROPERTIES, differ, explaining
+from rope_xp.comparison.causes import BY_CAUSE, OF_PRECISION, PROPERTIES, differ, explaining, frequency_that_differs
 from rope_xp.comparison.describe import (
     Finding,
     Subject,
@@ -269,7 +269,7 @@ def _report(
     fixed: Values,
 ) -> Comparison:
     stated = [cause for cause in causes if cause in BY_CAUSE or cause in ("rotation", "softmax scale")]
-    differences = tuple(Difference(cause, _text(cause, one), _text(cause, other)) for cause in stated)
+    differences = tuple(_difference(cause, one, other) for cause in stated)
     found = {"same": False, "causes": causes, "first_position": first, "scores_are_same": scores, **fixed}
     advice = () if found["same"] else _advice(causes, (one.precision, other.precision))
     return Comparison(**found, largest_change=largest, differences=differences, advice=advice)
@@ -283,6 +283,14 @@ def _advice(causes: Iterable[str], precisions: Iterable[str] = ()) -> tuple[str,
         usual = [BY_CAUSE[cause].advice if cause in BY_CAUSE else OTHER_ADVICE[cause]]
         found |= dict.fromkeys(of_half if of_half and cause == "phase precision" else usual)
     return tuple(found)
+
+
+def _difference(cause: str, one: Behaviour, other: Behaviour) -> Difference:
+    a, b = (_text(cause, each) for each in (one, other))
+    if a == b and cause == "frequencies" and one.rope is not None and other.rope is not None:
+        of_one, of_other = frequency_that_differs(one.rope, other.rope)
+        return Difference(cause, a + of_one, b + of_other)
+    return Difference(cause, a, b)
 
 
 def _text(cause: str, each: Behaviour) -> str:

@@ -361,7 +361,8 @@ def by_numbers(rope, times=1.0, **options):
 
 
 OTHERS = {"frequencies": "those of base 10,000|1 to 0.00294928 radians per token, given"}
-# Two values, and causes with what they are in both, in words.
+SOME = "1 to 0.000177828 radians per token, given, some of them reversed"
+# Two values, or a function, and causes with what they are in both, in words.
 DIFFERENCES = [
     (WIDE, WIDE.replace(base=10_010.0, attention_factor=1.02), {"attention factor": "1|1.02", "base": "10,000|10,010"}),
     (
@@ -412,6 +413,21 @@ DIFFERENCES = [
                 "those of base 10,000", "1.5 to 0.000266742 radians per token, given"
             )
         },
+    ),
+    (
+        by_numbers(WIDE, np.where(np.arange(16) == 2, -1, 1)),
+        by_numbers(WIDE, np.where(np.arange(16) == 8, -1, 1)),
+        {"frequencies": f"{SOME}; pair 2 has {-WIDE.inv_freq[2]}|{SOME}; pair 2 has {WIDE.inv_freq[2]}"},
+    ),
+    (
+        WIDE.replace(sections=Sections((8, 8))),
+        WIDE.replace(sections=Sections((8, 8), axis_of_section=(1, 0))),
+        {"sections": "chunked (8, 8)|chunked (8, 8) of axes (1, 0)"},
+    ),
+    (
+        WIDE,
+        lambda x, p: oracle.rotate(x, -np.pi / 2 - np.multiply.outer(p, WIDE.inv_freq), "half"),
+        {"sincos order": "as in RoFormer|cosine and sine exchanged, and both have the other sign"},
     ),
 ]
 

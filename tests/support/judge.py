@@ -57,6 +57,7 @@ def judge(case):
     if not report.same and max(change, largest_change(case, series=packed_calls)) < BELOW * report.tolerance:
         false.append(f"differs: no call changes by more than {change:.3g}")
     foreign = {*report.causes} - causes_of(case, report)
+    false += [f"cause: {each.cause} is {each.a} in both" for each in report.differences if each.a == each.b]
     if foreign or not (report.same or report.causes):
         false.append(f"cause: {', '.join(sorted(foreign)) or 'none'}")
     if case.setting.axis is None:  # `identify` knows one position axis
