@@ -539,7 +539,7 @@ def _frequencies(rope: RotaryEmbedding) -> Floats:
 def _lengths(ropes: Mapping[str, RotaryEmbedding], context: int | None) -> dict[int, tuple[list[str], list[str]]]:
     """The lengths to mark: what they are, and the labels of the embeddings that have them."""
     found: dict[int, tuple[list[str], list[str]]] = {}
-    for label, rope in ropes.items():
+    for label, rope in sorted(ropes.items(), key=lambda each: is_scaled(each[1])):  # those without a rule first
         trained, extended = lengths_of(rope)
         names = {"trained length": trained}
         if is_scaled(rope):
@@ -548,11 +548,9 @@ def _lengths(ropes: Mapping[str, RotaryEmbedding], context: int | None) -> dict[
         for name, length in names.items():
             if length:
                 of_length, owners = found.setdefault(length, ([], []))
-                of_length += [] if name in of_length else [name]
+                # A trained length before scaling is that of a value without a rule, too.
+                of_length += [] if any(map(name.startswith, of_length)) else [name]
                 owners += [] if label in owners else [label]
-    for of_length, _ in found.values():
-        if "trained length" in of_length:  # of one value with a rule, and one without
-            of_length[:] = [each for each in of_length if each != "trained length before scaling"]
     if context:
         found.setdefault(context, ([], []))[0].append("context")
     return found
