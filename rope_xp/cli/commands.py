@@ -93,8 +93,9 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
         )
         for each in found
     ]
-    only = explained[0].explanation if len(explained) == 1 else None
-    return show(only or LayersExplained(tuple(explained)), as_json)
+    first, *others = explained
+    all_layers = LayersExplained(tuple(explained))
+    return show(all_layers if others or first.explanation is None else first.explanation, as_json)
 
 
 def _groups(file: str, place: Place) -> list[Group]:
@@ -261,10 +262,10 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
     if isinstance(scaling, NTKScaling) and '"alpha"' in text:
         _note(f'note: {target} has the rule ntk by the name "dynamic", with alpha as its factor')
     # transformers takes it for the length of training, and changes the frequencies with the length.
-    is_grown = rule == "dynamic" and target in ("transformers", "transformers4", "axolotl")
-    if rule == "dynamic" and not is_grown:
-        _note(f"warning: {target} gets the frequencies of {to:,} tokens for all lengths")
-    elif target in ("transformers", "transformers4") and not is_grown:
+    if rule == "dynamic":
+        if target not in ("transformers", "transformers4", "axolotl"):
+            _note(f"warning: {target} gets the frequencies of {to:,} tokens for all lengths")
+    elif target in ("transformers", "transformers4"):
         _note(f'note: set "max_position_embeddings" to {to} in config.json, too')
 
 

@@ -137,7 +137,7 @@ def array_of(text: str) -> Array:
         raise click.BadParameter(words)
     try:
         module = importlib.import_module(LIBRARIES[library])
-        return module.zeros(1, dtype=getattr(module, dtype or "float32"))
+        return module.zeros((), dtype=getattr(module, dtype or "float32"))
     except Exception as error:  # the library may be missing or broken, or have no such dtype
         words = f"{text} must be an array that can be made here; got {type(error).__name__}: {error}"
         raise click.BadParameter(words) from None

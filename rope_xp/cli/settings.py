@@ -127,9 +127,9 @@ def _folded(value: object, width: int) -> str:
     if len(line) < width:
         return line
     if isinstance(value, Mapping):
-        inner = (f"{json.dumps(name)}: {_folded(each, max(width - len(name) - 6, 1))}" for name, each in value.items())
+        inner = (f"{json.dumps(name)}: {_folded(each, max(width - len(name) - 6, 8))}" for name, each in value.items())
         return "{\n" + indent(",\n".join(inner), "  ") + "\n}"
-    return "\n".join(wrap(line, max(width, 8), break_long_words=False, subsequent_indent=" "))
+    return "\n".join(wrap(line, width, break_long_words=False, subsequent_indent=" "))
 
 
 def page(groups: Sequence[Group], writing: Options) -> Page:
@@ -158,8 +158,7 @@ def _versions(text: str | None) -> dict[str, str]:
         engine, _, version = each.partition("=")
         if engine not in known or not version:
             raise click.UsageError(
-                f"--engine-version must be ENGINE=VERSION with --to all, for {', '.join(known) or 'no engine yet'}; "
-                f"got {each!r}"
+                f"--engine-version must be ENGINE=VERSION with --to all, for {', '.join(known)}; got {each!r}"
             )
         found[engine] = version
     return found

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import click
 import pytest
+from cases import for_each
 from configs import CONFIGS, ROWS
 
 import rope_xp
@@ -219,7 +220,7 @@ def test_settings_that_are_not_the_whole_story_say_so(run, file):
         assert (code, text) == (2, "") and "must have one block for each type of layers" in errors
 
 
-@pytest.mark.parametrize("row", ROWS["errors of the command"], ids=lambda row: row["line"][:60])
+@for_each("row", ROWS["errors of the command"])
 def test_bad_input_is_one_line_and_exit_code_2(run, file, row):
     """Which names options that help."""
     code, text, errors = run(*(file(each) if each in CONFIGS else each for each in shlex.split(row["line"])))
@@ -276,10 +277,11 @@ def test_layers_of_one_type_that_differ_have_numbers(run, file):
     config = {**CONFIGS[LLAMA], "model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1]}
     config["layer_types"] = ["full_attention"] * 4
     found = groups_of(config, None, None)
-    assert [(each.name, each.layers, each.rope is None) for each in found] == [
-        ("layers 0, 2-3", (0, 2, 3), False),
-        ("layers 1", (1,), True),
+    assert [(each.name, each.layers, each.rope is None, each.is_type) for each in found] == [
+        ("layers 0, 2-3", (0, 2, 3), False, False),
+        ("layers 1", (1,), True, False),
     ]
+    assert all(each.is_type for each in groups_of(CONFIGS["gemma-3-12b-it"], None, None))
     assert [each.layers for each in groups_of({**config, "num_hidden_layers": 2000}, None, None)] == [()]
     assert [each.name for each in groups_of({**config, "no_rope_layers": [1, 0, 0, 0]}, None, None)] == [
         "layers 0",
@@ -493,8 +495,8 @@ def test_convert_reads_standard_input(run, stdin):
     assert code == 0 and json.loads(text) == from_config(CONFIGS[QWEN]).to_config()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@for_each(
+    "text, message",
     [
         (None, "standard input must be JSON; got no text: it is empty"),
         (b'{"a": ' + b"9" * 5000 + b"}", "an int of standard input must have at most 2048 bits"),
@@ -505,7 +507,6 @@ def test_convert_reads_standard_input(run, stdin):
         (b" " * (2**24 + 1), "standard input must have at most 16777216 bytes"),
         (b'"config.json"', "standard input must hold a JSON object; got str"),
     ],
-    ids=["none", "digits", "list", "zeros", "levels", "bytes", "size", "path"],
 )
 def test_bad_standard_input_is_one_line(run, stdin, text, message):
     stdin(text)
@@ -552,9 +553,24 @@ def test_doctor_tests_every_library(run, monkeypatch):
     assert {each["name"] for each in report["libraries"]} >= installed
     assert {each["result"] for each in report["libraries"]} == {"right"}
     assert not any(each["kernel"].endswith(": ") for each in report["libraries"])  # a reason, if there is one
+    assert [int(each).bit_length() for each in doctor.POSITIONS] == [*range(25)] and all(doctor.POSITIONS[1:] % 2 == 1)
     monkeypatch.setattr(doctor, "ROPE", doctor.ROPE.replace(phase="float32"))  # a planted mistake
     code, text, _ = run("doctor")
     assert code == 1 and "wrong by" in text
+    for name, device in (("numpy", "cpu"), ("jax", "default device"), ("torch", "cpu")):
+        assert name not in installed or {each["device"] for each in report["libraries"] if each["name"] == name} >= {
+            device
+        }
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_doctor_tests_torch_on_a_gpu_if_there_is_one(monkeypatch, has_gpu):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setitem(doctor.LIBRARIES, "torch", "torch.array")
+    monkeypatch.setattr(torch, "array", lambda x, device="cpu": torch.asarray(x), raising=False)  # on no GPU
+    found = [(each.name, each.device, each.result) for each in doctor.diagnose().libraries if each.name == "torch"]
+    assert found == [("torch", device, "right") for device in ("cpu", "cuda")[: 1 + has_gpu]]
 
 
 def test_doctor_says_what_fails(monkeypatch, tmp_path):
@@ -621,6 +637,11 @@ def test_help_is_whole_at_every_width_and_has_an_example(run, monkeypatch, name,
         for each in command.params:
             if isinstance(each, click.Option):
                 assert each.opts[-1] in words and " ".join(each.help.split()) in words
+
+
+def test_without_words_the_help_is_shown(run):
+    code, text, errors = run()
+    assert (code, text) == (2, "") and errors.split() == run("--help")[1].split()
 
 
 def test_completion_is_available(run, monkeypatch):
@@ -707,11 +728,27 @@ def test_a_page_has_all_programs(run, file, name, place):
         own = place if TARGETS[target].takes_architecture or "--architecture" not in place else ()
         code, alone, errors = run("convert", file(name), "--to", target, *own, "--json")
         if entry["refused"]:
-            assert code == 2 and entry["refused"] in errors
+            assert code == 2 and errors.startswith(f"rope-xp: {entry['refused']}")
         else:
             assert code == 0 and json.loads(alone) == entry["settings"]
             assert errors == "".join(f"rope-xp: {note}\n" for note in entry["notes"])
             assert all(f"({note})" in " ".join(text.split()) for note in entry["notes"]) and "\n\n\n" not in text
+
+
+def test_a_page_has_the_version_of_each_engine(run, file):
+    words = ("convert", file(PLAIN), "--to", "all", "--json", "--engine-version")
+    texts = {each: run(*words, each) for each in ("vllm=0.33.0", "vllm=0.33.0,llama.cpp=0.5.0", "sglang=0.5.23")}
+    assert {code for code, *_ in texts.values()} == {0}
+    for versions, (_, text, _) in texts.items():
+        for each in versions.split(","):
+            target, _, number = each.partition("=")
+            code, alone, _ = run("convert", file(PLAIN), "--to", target, "--engine-version", number, "--json")
+            (entry,) = [each for each in json.loads(text)["targets"] if each["target"] == target]
+            assert code == 0 and json.loads(alone) == entry["settings"]
+    for wrong in ("vllm", "vllm=", "=0.33.0", "engine=1", "vllm=0.33.0,", "vllm=0.33.0,x=1"):
+        code, text, errors = run(*words, wrong)
+        assert (code, text) == (2, "") and "--engine-version must be ENGINE=VERSION with --to all, for " in errors
+        assert f"; got {next(each for each in wrong.split(',') if each != 'vllm=0.33.0')!r}\n" in errors
 
 
 def place_in_order(name):

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
+from cases import for_each
 from configs import CONFIGS, ROWS
 
 import rope_xp
@@ -143,7 +145,7 @@ def test_the_check_of_errors_finds_planted_ones():
     assert unknown == "from_config: seq_len must be given; got none"
 
 
-@pytest.mark.parametrize("row", ROWS["errors in options"], ids=lambda row: row["error"][:60])
+@for_each("row", ROWS["errors in options"])
 def test_errors_in_options(row):
     assert row["said"] in in_options(row["error"], app.commands[row["command"]])
 
@@ -168,8 +170,71 @@ def test_reports_name_options():
     assert shown.to_dict() | {"warnings": []} == report.to_dict() | {"warnings": []}
 
 
-@pytest.mark.parametrize("flag", ["--layer", "--layer-type", "--part", "--seq-len", "--layout"])
-@pytest.mark.parametrize("command", ["explain", "compare", "extend", "convert", "plot"])
+PLACE = {"layer": 1, "layer_type": "a", "part": "b", "seq_len": 2048, "layout": "half"}
+OF_FILE = "f --layer 1 --layer-type a --part b --seq-len 2K --layout half"
+VALUES = {
+    f"explain {OF_FILE} --context 1m --trained-length 4096 --flags x --json": {
+        "file": "f", **PLACE, "context": 2**20, "trained_length": 4096, "flags": "x", "as_json": True,
+    },
+    f"compare {OF_FILE} g --tolerance .5 --head-dim 8 --shape x --like numpy:int8 --positions-ignored": {
+        "a": "f", "b": "g", **PLACE, "tolerance": 0.5, "head_dim": 8, "shape": "x", "positions_ignored": True,
+    },
+    "identify f --head-dim 8": {"file": "f", "head_dim": 8},
+    f"extend {OF_FILE} --to 9 --rule yarn --for vllm --beta-fast 2 --factor 3 --truncate --mscale 1 --beta-slow .5": {
+        "file": "f", **PLACE, "to": 9, "rule": "yarn", "target": "vllm", "beta_fast": 2.0, "factor": 3.0,
+        "truncate": True, "mscale": 1.0, "beta_slow": 0.5,
+    },
+    "extend f --to 1 --no-truncate --short-mscale 1 --long-mscale 2 --short-factor numbers --long-factor numbers": {
+        "file": "f", "to": 1, "truncate": False, "short_mscale": 1.0, "long_mscale": 2.0, "short_factor": [1.0, 2.0],
+        "long_factor": [1.0, 2.0],
+    },
+    "extend f --to 1k --attention-factor 2 --mscale-all-dim 3 --low-freq-factor 4 --high-freq-factor 5 --json": {
+        "file": "f", "to": 1024, "attention_factor": 2.0, "mscale_all_dim": 3.0, "low_freq_factor": 4.0,
+        "high_freq_factor": 5.0, "as_json": True,
+    },
+    f"convert {OF_FILE} --to all --architecture a --engine-version 1": {
+        "file": "f", **PLACE, "target": "all", "architecture": "a", "engine_version": "1",
+    },
+    "plot f g -o x.svg --label a --label b --dark --kind pair": {
+        "files": ("f", "g"), "output": "x.svg", "labels": ("a", "b"), "dark": True, "kind": "pair",
+    },
+    "plot f -o x.svg": {"files": ("f",), "output": "x.svg", "kind": "wavelengths"},
+    "doctor --json": {"as_json": True},
+}  # fmt: skip
+
+
+@for_each("line", VALUES)
+def test_what_the_words_of_a_line_stand_for(line, files, monkeypatch):
+    monkeypatch.chdir(files)
+    name, *words = line.split()
+    given = app.commands[name].make_context(name, words).params
+    like = given.pop("like", None)
+    assert like is None or (type(like), like.dtype.name) == (np.ndarray, "int8")
+    # Those that are not given are None, (), or False.
+    assert {key: value for key, value in given.items() if value or (key, value) == ("truncate", False)} == VALUES[line]
+
+
+WRONG = [(f"{line} --to", value) for line in ("extend f", "convert f") for value in ("", "x", "0k", "1g", "9" * 16)]
+
+
+@for_each("line, value", [*WRONG, ("explain f --context", "0"), ("plot f g -o", "."), ("plot -o", "x.svg")])
+def test_words_that_stand_for_nothing(line, value):
+    name, *words = line.split()
+    with pytest.raises(click.UsageError):
+        app.commands[name].make_context(name, [*words, value])
+
+
+@for_each(
+    "line", ["explain", "compare", "identify", "extend --to 1", "extend f", "convert --to all", "convert f", "plot f"]
+)
+def test_words_that_must_be_there(line):
+    name, *words = line.split()
+    with pytest.raises(click.UsageError, match="Missing"):
+        app.commands[name].make_context(name, words)
+
+
+@for_each("flag", ["--layer", "--layer-type", "--part", "--seq-len", "--layout"])
+@for_each("command", ["explain", "compare", "extend", "convert", "plot"])
 def test_every_command_that_reads_a_config_has_the_options_of_from_config(command, flag):
     assert flag in {each for option in app.commands[command].params for each in option.opts}
 
@@ -206,7 +271,7 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("row", ROWS["refused by the command"], ids=lambda row: row["line"])
+@for_each("row", ROWS["refused by the command"])
 def test_errors_of_the_command_name_the_file_and_nothing_of_python(files, row, monkeypatch, capsys):
     """Bad input of each command that the library refuses, and the file that the error is about, if it is about one."""
     monkeypatch.chdir(files)

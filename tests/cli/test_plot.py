@@ -15,7 +15,9 @@ import pytest
 from configs import CONFIGS
 from matplotlib.colors import to_rgb
 
+import rope_xp
 from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, from_config, plot
+from rope_xp.cli.commands import run
 
 PICTURES = json.loads(pictures.GOLDEN.read_text())
 PLAIN = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
@@ -44,6 +46,13 @@ def test_without_matplotlib_the_extra_is_named(words, start):
     assert found.returncode and error.startswith(
         f"{start}matplotlib must be installed (pip install 'rope-xp[plot]'); got"
     )
+
+
+def test_a_broken_matplotlib_is_one_line(monkeypatch, capsys):
+    monkeypatch.delattr(rope_xp, "plot")
+    monkeypatch.setitem(sys.modules, "rope_xp.plot", None)
+    assert run(["plot", "a.json", "-o", "a.png"]) == 2
+    assert capsys.readouterr().err.startswith("rope-xp: import of rope_xp.plot halted")
 
 
 def lines_of(ax):
