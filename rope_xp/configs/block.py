@@ -301,7 +301,7 @@ def _fill_in(config: LayerConfig, rule: type[Scaling], values: Values, length: o
         values["factor"] = max(ratio, 1.0) if rule is LongRopeScaling else ratio  # of tables alone, and never below 1
     if config.block.name == "rope_scaling":
         for name, value in config.family.quirks.scaling_defaults.items():
-            if name in values and values[name] is None:
+            if values.get(name, value) is None:
                 values[name] = value
                 config.keys.assume("attention factor", name)
 

@@ -33,7 +33,7 @@ def groups_of(config: Config, layer: int | None, layer_type: str | None, **optio
             raise error from None
         return found
     found = _differing(config, options)
-    if whole is None or len(found) < 2 or sum(each.rope is not None for each in found) != 1:
+    if len(found) < 2:
         return [Group("", (), whole)]
     return [each if each.rope is None else each._replace(rope=whole) for each in found]
 

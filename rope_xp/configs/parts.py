@@ -236,9 +236,9 @@ def _value_at(config: Config, path: str, *, flat: bool) -> object:
     found: object = config
     for key in path.split("."):
         if not isinstance(found, Mapping):
-            break
+            return None
         if flat and not isinstance(found.get(key), Mapping) and TEXT_KEYS & found.keys():
-            break  # older configs have the keys of text on the same level as other parts
+            return found  # older configs have the keys of text on the same level as other parts
         found = found.get(key)
     return found
 

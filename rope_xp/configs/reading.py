@@ -178,7 +178,7 @@ def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str
         return None
     config, family = translated
     config = _with_betas({key: value for key, value in config.items() if value is not None}, betas)
-    rope, provenance = _read_part(config, "", _with_layout(family, choice.layout), choice, is_translated=True)
+    rope, provenance = _read_part(config, "", _with_layout(family, choice.layout), choice)
     provenance = replace(
         provenance,
         defaults=(*source.defaults.values(), *provenance.defaults),
@@ -265,23 +265,21 @@ def _unknown(mapping: Config, model_type: str) -> ValueError:
 
 
 def _read_part(
-    mapping: Config, model_type: str, family: Family, choice: Choice, is_translated: bool = False
+    mapping: Config, model_type: str, family: Family, choice: Choice
 ) -> tuple[RotaryEmbedding | None, Provenance]:
     """Read one part of a config with the row of its family. The provenance has the values that it does not state."""
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
     with misspelt_first(keys):
-        rope, provenance = _read_layer(keys, family, choice, is_translated)
+        rope, provenance = _read_layer(keys, family, choice)
     if rope is None or (choice.layer is None and choice.layer_type is None):
         return rope, provenance
     all_layers = choice._replace(layer=None, layer_type=None)
-    if _is_same(rope, lambda: _read_part(mapping, model_type, family, all_layers, is_translated)[0]):
+    if _is_same(rope, lambda: _read_part(mapping, model_type, family, all_layers)[0]):
         return rope, replace(provenance, layer_type="")
     return rope, replace(provenance, layer_type=provenance.layer_type or f"layer {choice.layer}")
 
 
-def _read_layer(
-    keys: Keys, family: Family, choice: Choice, is_translated: bool
-) -> tuple[RotaryEmbedding | None, Provenance]:
+def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbedding | None, Provenance]:
     mapping, model_type = keys.mapping, keys.model_type
     layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
     translate_own_keys(keys, seq_len)
@@ -301,7 +299,7 @@ def _read_layer(
         row, scaled = family.of_type(row_type), own is None or own.scaled
         which = layer if rotated else ...  # of a layer that is not rotated, the keys are checked as those of any layer
         rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len, scaled))
-        keys.remarks += [] if compat or is_translated else remarks(keys.mapping, block.mapping, model_type, family)
+        keys.remarks += [] if compat else remarks(keys.mapping, block.mapping, model_type, family)
     pairing = family.pairing
     heads = read_indexer(keys, rope.layout if rope else pairing.layout, pairing.from_caller, choice.of_indexer)
     _add_remark_on_chunks(keys)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import for_each
 from configs import ROWS, value_of
 
 from rope_xp import (
@@ -121,7 +122,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("block, scaling", RULES, ids=name_of)
+@for_each("block, scaling", RULES)
 def test_one_meaning_in_every_spelling(block, scaling):
     numbers = {key: value for key, value in block.items() if key != "rope_type"}
     old, based = {"type": block["rope_type"], **numbers}, {**block, "rope_theta": 5e5}
@@ -172,8 +173,8 @@ def deepseek_attention_factor(factor, mscale=1.0, mscale_all_dim=0.0):
     return above / below
 
 
-@pytest.mark.parametrize("mscale, all_dim", [*product((None, 0.0, 0.5, 0.707), repeat=2)])
-@pytest.mark.parametrize("factor", [1.0, 40.0])
+@for_each("mscale, all_dim", [*product((None, 0.0, 0.5, 0.707), repeat=2)])
+@for_each("factor", [1.0, 40.0])
 def test_yarn_of_deepseek_and_of_transformers(mscale, all_dim, factor):
     """A number that is null, or absent, is DeepSeek's default; transformers reads both numbers or none."""
     given = {"mscale": mscale, "mscale_all_dim": all_dim}
@@ -195,7 +196,7 @@ def test_yarn_of_deepseek_and_of_transformers(mscale, all_dim, factor):
         assert from_config({**config, "rope_parameters": theirs.to_config()}) == theirs
 
 
-@pytest.mark.parametrize("row", ROWS["not stated"], ids=name_of)
+@for_each("row", ROWS["not stated"])
 def test_values_that_a_config_does_not_state(row):
     """The rows of `describe` that show them, each with its key, and whose default it is where not the family's."""
     config, choice = row["config"], row.get("options", {})
@@ -342,7 +343,7 @@ WITHOUT_EFFECT = [
 ]
 
 
-@pytest.mark.parametrize("keys", WITHOUT_EFFECT, ids=str)
+@for_each("keys", WITHOUT_EFFECT)
 def test_keys_that_change_no_position(keys):
     assert from_config(llama(**keys)) == half(base=5e5)
 
@@ -351,7 +352,7 @@ def test_a_length_may_be_a_whole_number_in_floating_point():
     assert from_config(scaled("yarn", **{**YARN, LENGTH: 2048.0})) == from_config(scaled("yarn", **YARN))
 
 
-@pytest.mark.parametrize("stated, kept", [(4096.0, 4096), (1, 1), (0, None), (0.5, None), (2**53, None), (None, None)])
+@for_each("stated, kept", [(4096.0, 4096), (1, 1), (0, None), (0.5, None), (2**53, None), (None, None)])
 def test_the_length_of_a_config_is_kept(stated, kept):
     assert from_config(llama(max_position_embeddings=stated))._provenance.max_position_embeddings == kept
 
@@ -474,7 +475,7 @@ def test_rules_of_single_families():
     assert [from_config({**gptj, **more}).rotary_dim for more in ({}, {"rotary_dim": None})] == [64, 256]
 
 
-@pytest.mark.parametrize("model_type", ["phi3", "phi3_v", "phi4mm", "phi4_multimodal", "phimoe"])
+@for_each("model_type", ["phi3", "phi3_v", "phi4mm", "phi4_multimodal", "phimoe"])
 def test_the_length_that_phi_was_trained_on(model_type):
     """4096 tokens in `configuration_phi3.py` and its descendants, however long the sequences may be."""
     block = {"type": "longrope", **FACTORS, **(MSCALES if model_type == "phimoe" else {})}
@@ -493,7 +494,7 @@ def test_a_width_of_an_odd_number_of_channels():
     assert two.inv_freq == tuple(w / 2.0 for w in odd.inv_freq)
 
 
-@pytest.mark.parametrize("head_dim, share, width", [(128, 0.35, 44), (100, 0.29, 28)])
+@for_each("head_dim, share, width", [(128, 0.35, 44), (100, 0.29, 28)])
 def test_a_partial_width_is_cut_off_not_rounded(head_dim, share, width):
     """44.8 channels, and 29 that float64 makes 28.999999999999996: `int(head_dim * share)` in transformers."""
     config = bare(head_dim=head_dim, partial_rotary_factor=share)
@@ -510,7 +511,7 @@ def test_a_base_of_null_means_not_rotated_where_the_family_says_so():
     assert from_config({**config, "model_type": "llama"}).base == 1e4
 
 
-@pytest.mark.parametrize("block", [{}, {**YARN_BLOCK, "mscale": 0.7, "mscale_all_dim": 0.5}])
+@for_each("block", [{}, {**YARN_BLOCK, "mscale": 0.7, "mscale_all_dim": 0.5}])
 def test_only_latent_attention_scales_its_softmax(block):
     """Ministral 3's own block has both numbers too, and its attention does not read them."""
     keys = {"rope_scaling": block} if block else {}
@@ -533,7 +534,7 @@ def test_parts_with_defaults_and_keys_of_their_own():
     assert from_config(of("musicflamingo", rope_parameters=block, text_config=text)) == from_config(text)
 
 
-@pytest.mark.parametrize("row", ROWS["mistakes of upstream"], ids=name_of)
+@for_each("row", ROWS["mistakes of upstream"])
 def test_what_is_right_and_what_upstream_does(row):
     """What transformers 5.18 does that is a mistake."""
     before, found = copy.deepcopy(row["config"]), attrgetter(row["attribute"])
@@ -542,14 +543,14 @@ def test_what_is_right_and_what_upstream_does(row):
     assert row["config"] == before
 
 
-@pytest.mark.parametrize("row", ROWS["contradictions"], ids=name_of)
+@for_each("row", ROWS["contradictions"])
 def test_contradictions_are_refused_or_resolved_as_upstream(row):
     with pytest.raises(ValueError, match=row["message"]):
         read(row)
     assert attrgetter(row["attribute"])(read(row, **UPSTREAM)) == value_of(row["upstream"])
 
 
-@pytest.mark.parametrize("row", ROWS["remarks"], ids=name_of)
+@for_each("row", ROWS["remarks"])
 def test_what_is_not_read_or_not_applied_is_remarked(row):
     """With which transformers fails, or what is not applied."""
     config, remark = row["config"], row["remark"]
@@ -589,7 +590,7 @@ READ_BACK = [
 ]
 
 
-@pytest.mark.parametrize("model_type, options", READ_BACK, ids=str)
+@for_each("model_type, options", READ_BACK)
 def test_to_config_is_read_back(model_type, options):
     rope = half(base=5e5, **options)
     block = json.loads(json.dumps(rope.to_config()))
@@ -618,7 +619,7 @@ NOT_IN_CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize("options, message", NOT_IN_CONFIGS)
+@for_each("options, message", NOT_IN_CONFIGS)
 def test_what_no_config_can_express(options, message):
     with pytest.raises(ValueError, match=f"RotaryEmbedding.to_config: .*{message}"):
         half(16, **options).to_config()
@@ -676,7 +677,7 @@ WRONG += [
 ]
 
 
-@pytest.mark.parametrize("row", [*ROWS["wrong configs"], *WRONG], ids=lambda row: row["message"][:60])
+@for_each("row", [*ROWS["wrong configs"], *WRONG])
 def test_wrong_configs(row):
     error = {"ValueError": ValueError, "TypeError": TypeError}[row["error"]]
     with pytest.raises(error, match=f"^from_config: .*{row['message']}") as raised:
@@ -706,7 +707,7 @@ BAD_FILES = [
 ]
 
 
-@pytest.mark.parametrize("text, message", BAD_FILES, ids=lambda value: value[:40])
+@for_each("text, message", BAD_FILES)
 def test_bad_files(tmp_path, text, message):
     path = tmp_path / "config.json"
     path.write_bytes(text)
@@ -792,8 +793,8 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
         from_config(path)
 
 
-@pytest.mark.parametrize("stated", [True, False, None])
-@pytest.mark.parametrize("model_type, wanted", [("glm_moe_dsa", "interleaved_to_half"), ("deepseek_v32", "half")])
+@for_each("stated", [True, False, None])
+@for_each("model_type, wanted", [("glm_moe_dsa", "interleaved_to_half"), ("deepseek_v32", "half")])
 def test_transformers_does_not_read_the_layout_of_an_indexer(model_type, wanted, stated):
     config = {"model_type": model_type, "qk_rope_head_dim": 64, "rope_theta": 1e6, "max_position_embeddings": 4096}
     config |= {"num_hidden_layers": 4, "index_head_dim": 128, "indexer_rope_interleave": stated}
@@ -803,14 +804,14 @@ def test_transformers_does_not_read_the_layout_of_an_indexer(model_type, wanted,
     assert ours.layout == {True: "interleaved_to_half", False: "half", None: wanted}[stated]
 
 
-@pytest.mark.parametrize("key", ["yran", "yarm", "arn", "Yarn"])
+@for_each("key", ["yran", "yarm", "arn", "Yarn"])
 def test_a_misspelt_yarn_of_mistral_is_no_missing_rule(key):
     sizes = {"dim": 4096, "n_heads": 32, "head_dim": 128, "hidden_dim": 14336, "rope_theta": 1e6}
     with pytest.raises(ValueError, match=f"yarn must have this spelling .*; got '{key}'"):
         from_config({**sizes, key: {"factor": 16, "original_max_position_embeddings": 8192}})
 
 
-@pytest.mark.parametrize("key", ["N_Heads", "n_hedas", "nheads"])
+@for_each("key", ["N_Heads", "n_hedas", "nheads"])
 def test_a_misspelt_key_that_shows_the_format_is_named(key):
     with pytest.raises(ValueError, match=f"n_heads must have this spelling in params.json; got '{key}'"):
         from_config({"dim": 4096, key: 32, "multiple_of": 256})

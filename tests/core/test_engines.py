@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from cases import for_each
 
 from rope_xp import LinearScaling, NTKScaling, RotaryEmbedding, Sections, YarnScaling, from_config
 from rope_xp.configs import engines
@@ -142,8 +143,8 @@ def test_row_1_ministral_3_gets_its_attention_factor_once():
     assert from_config({**file, "mistral3.rope.scaling.attn_factor": 0.783}).attention_factor == pytest.approx(0.783)
 
 
-@pytest.mark.parametrize("rule", [YARN, LinearScaling(factor=4.0)])
-@pytest.mark.parametrize("family", ["glm4_moe_lite", "glm_moe_dsa", "longcat_flash", "deepseek_v3", "kimi_k2"])
+@for_each("rule", [YARN, LinearScaling(factor=4.0)])
+@for_each("family", ["glm4_moe_lite", "glm_moe_dsa", "longcat_flash", "deepseek_v3", "kimi_k2"])
 def test_row_2_latent_attention_needs_the_multiplier(family, rule):
     """Also if the embedding was changed: it remembers its family."""
     rope = from_config({"model_type": family, **LATENT}).replace(layout="interleaved")

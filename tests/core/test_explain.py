@@ -7,6 +7,7 @@ from math import pi
 
 import numpy as np
 import pytest
+from cases import for_each
 from configs import CONFIGS, GOLDENS, ROWS
 from errors import assert_all_raise, raising
 from hypothesis import given
@@ -178,7 +179,7 @@ WARNINGS = {
 }
 
 
-@pytest.mark.parametrize("warning", WARNINGS)
+@for_each("warning", WARNINGS)
 def test_warnings(warning):
     """Present for its reason, and absent without it."""
     present, *absent = (
@@ -349,7 +350,7 @@ def is_changed(rope):
     return not all(np.isclose(w, unscaled, rtol=1e-9, atol=0) for w, unscaled in pairs if w)
 
 
-@pytest.mark.parametrize("row", ROWS["reports on training"], ids=lambda row: row["config"])
+@for_each("row", ROWS["reports on training"])
 def test_what_a_report_says_about_training(row):
     """About the lengths of a config, and about training with its rule."""
     text = words(from_config(CONFIGS[row["config"]]).explain())

@@ -9,6 +9,7 @@ import re
 import warnings
 
 import pytest
+from cases import for_each
 from configs import CONFIGS, GOLDENS, ROWS
 
 from rope_xp import DynamicNTKScaling, LongRopeScaling, compare, from_config
@@ -79,7 +80,7 @@ NOT_READ_BACK = {
 }
 
 
-@pytest.mark.parametrize("target", COMMANDS)
+@for_each("target", COMMANDS)
 def test_what_is_written_reads_back(target):
     for golden in ROTATED:
         assert_its_arguments_are_read_back(golden, target)
@@ -179,7 +180,7 @@ def test_vllm_merges_into_a_part_of_a_part():
     assert rope._provenance.path == ("thinker_config", "text_config")
 
 
-@pytest.mark.parametrize("length, factor", [(None, 4.0), (8192, 2.0), (2048, 1.0)])
+@for_each("length, factor", [(None, 4.0), (8192, 2.0), (2048, 1.0)])
 def test_sglang_takes_the_factor_of_longrope_from_the_lengths(length, factor):
     block = {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0], "factor": 4.0}
     block |= {"original_max_position_embeddings": 4096}
@@ -189,7 +190,7 @@ def test_sglang_takes_the_factor_of_longrope_from_the_lengths(length, factor):
     assert from_config(config, flags=flags).scaling.factor == factor
 
 
-@pytest.mark.parametrize("model_type, keys", [("llama", {}), ("glm4", {}), ("glm4", {"partial_rotary_factor": 1.0})])
+@for_each("model_type, keys", [("llama", {}), ("glm4", {}), ("glm4", {"partial_rotary_factor": 1.0})])
 def test_a_fraction_that_vllm_loses_is_remarked(model_type, keys):
     """The default of GLM-4 is a half."""
     config, is_lost = (
@@ -209,7 +210,7 @@ def latent(numbers):
     return {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_theta": 1e4}, block
 
 
-@pytest.mark.parametrize("numbers", MSCALES)
+@for_each("numbers", MSCALES)
 def test_an_attention_factor_of_one_leaves_the_softmax_of_latent_attention_alone_in_vllm(numbers):
     config, block = latent(numbers | {"attention_factor": 1.0})
     rope = from_config(config, flags=vllm(rope_parameters=block))
@@ -220,9 +221,9 @@ def test_an_attention_factor_of_one_leaves_the_softmax_of_latent_attention_alone
     assert rope.attention_factor == pytest.approx(of_tables / of_all, rel=1e-15) and rope.softmax_scale == 1.0
 
 
-@pytest.mark.parametrize("numbers", MSCALES)
-@pytest.mark.parametrize("multiplier", [1.0, 0.5])
-@pytest.mark.parametrize("factor", [4.0, 1.0])
+@for_each("numbers", MSCALES)
+@for_each("multiplier", [1.0, 0.5])
+@for_each("factor", [4.0, 1.0])
 def test_sglang_multiplies_both_factors_of_latent_attention(numbers, multiplier, factor):
     config, block = latent(numbers | {"attn_factor": multiplier, "factor": factor})
     rope = from_config(config, flags=sglang(rope_parameters=block))
@@ -237,7 +238,7 @@ VLLM_BASES = dict.fromkeys(("ernie4_5_moe",), 5e5) | dict.fromkeys(("exaone4", "
 VLLM_BASES |= {"falcon_h1": 1e11, "llama": 1e4, "mistral": 1e4, "qwen2_moe": 1e4}
 
 
-@pytest.mark.parametrize("model_type", VLLM_BASES)
+@for_each("model_type", VLLM_BASES)
 def test_the_base_of_a_block_without_one_is_that_of_the_class_in_vllm(model_type):
     config = LLAMA | {"model_type": model_type, "head_dim": 64, "rope_theta": 7e5}
     rope = from_config(config, flags=vllm(rope_parameters=YARN), layer=0)
@@ -245,7 +246,7 @@ def test_the_base_of_a_block_without_one_is_that_of_the_class_in_vllm(model_type
     assert f"without rope_theta the base is {VLLM_BASES[model_type]:,.0f}" in remarks(rope)
 
 
-@pytest.mark.parametrize("name", ["lmdeploy", "sglang"])
+@for_each("name", ["lmdeploy", "sglang"])
 def test_null_before_a_block_removes_the_old_one(name):
     key = "--json-model-override-args" if name == "sglang" else "--hf-overrides"
     block = {"rope_scaling": None, "rope_parameters": YARN}
@@ -255,8 +256,8 @@ def test_null_before_a_block_removes_the_old_one(name):
         from_config(LLAMA, flags=[name, key, json.dumps(turned)])
 
 
-@pytest.mark.parametrize("original", [4096, 1, 0])
-@pytest.mark.parametrize("length", [None, 2048, 8192])
+@for_each("original", [4096, 1, 0])
+@for_each("length", [None, 2048, 8192])
 def test_the_original_length_of_flags_is_that_of_the_block_in_vllm(original, length):
     """Of rules that read it, in a config without a part."""
     config = LLAMA | {"rope_scaling": YARN, "max_position_embeddings": length or 32_768}
@@ -276,8 +277,8 @@ def test_the_original_length_of_flags_is_that_of_the_block_in_vllm(original, len
         from_config(in_part, flags=vllm(text_config={"original_max_position_embeddings": original}))
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-@pytest.mark.parametrize("original", [4096, 1, 0, -1])
+@for_each("engine", ["vllm", "sglang"])
+@for_each("original", [4096, 1, 0, -1])
 def test_longrope_with_an_original_length_of_zero_is_one_clear_error(engine, original):
     lists = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "original_max_position_embeddings": original}
     block = {"rope_type": "longrope", "rope_theta": 1e4, **lists}
@@ -289,7 +290,7 @@ def test_longrope_with_an_original_length_of_zero_is_one_clear_error(engine, ori
         from_config(LLAMA, flags=flags)
 
 
-@pytest.mark.parametrize("length", [99, 100, 101])
+@for_each("length", [99, 100, 101])
 def test_words_of_flags_are_shown_up_to_100_characters(length):
     key = "qwen2.rope.".ljust(length, "x")
     other = "qwen3.rope.".ljust(length, "x")
@@ -310,7 +311,7 @@ def test_words_of_flags_are_shown_up_to_100_characters(length):
             from_config(LLAMA if "hf" in flags else GGUF, flags=flags)
 
 
-@pytest.mark.parametrize("text", ["", "=", "a=", "a=float", "a=float:1", "=float:1", "a:float=1", "a=double:1", "a=:1"])
+@for_each("text", ["", "=", "a=", "a=float", "a=float:1", "=float:1", "a:float=1", "a=double:1", "a=:1"])
 def test_an_override_has_a_key_a_type_and_a_value(text):
     flags = ["llama-server", "--override-kv", text]
     if text == "a=float:1":
@@ -320,8 +321,8 @@ def test_an_override_has_a_key_a_type_and_a_value(text):
         from_config(GGUF, flags=flags)
 
 
-@pytest.mark.parametrize("fast", [None, -1.0, 0.0, 0.5, 16.0])
-@pytest.mark.parametrize("kind", ["yarn", "linear"])
+@for_each("fast", [None, -1.0, 0.0, 0.5, 16.0])
+@for_each("kind", ["yarn", "linear"])
 def test_a_negative_end_of_the_ramp_is_that_of_the_file(fast, kind):
     words = ["--rope-scaling", kind, "--rope-scale", "4", "--yarn-beta-slow", "0.25"]
     words += [] if fast is None else ["--yarn-beta-fast", str(fast)]
@@ -433,7 +434,7 @@ def test_lmdeploy_merges_at_all_depths():
 # llama.cpp
 
 
-@pytest.mark.parametrize("row", ROWS["flags of llama.cpp"], ids=lambda row: row["flags"])
+@for_each("row", ROWS["flags of llama.cpp"])
 def test_arguments_of_llama_cpp(row):
     file = GGUF | {"rope_factors_long.weight": [], "rope_factors_short.weight": []}  # a file without these tensors
     for config in (GGUF, file, dict(LLAMA, model_type="qwen2", rope_theta=1_000_000.0)):
@@ -464,7 +465,7 @@ def test_yarn_of_llama_cpp():
         from_config(GGUF, flags="--yarn-ext-factor 0.5")
 
 
-@pytest.mark.parametrize(("flags", "divisors"), [("-c 4096", "short"), ("-c 4097", "long"), ("-c 0", "long")])
+@for_each("flags, divisors", [("-c 4096", "short"), ("-c 4097", "long"), ("-c 0", "long")])
 def test_the_context_of_llama_cpp_chooses_the_tensor(flags, divisors):
     rope = from_config(LONG, flags=flags)
     wanted = [10_000.0 ** (-2 * j / 8) / each for j, each in enumerate(LONG[f"rope_factors_{divisors}.weight"])]
@@ -491,7 +492,7 @@ def test_a_config_stands_for_the_file_of_the_converter():
 # Whose arguments they are, and bad input.
 
 
-@pytest.mark.parametrize("row", ROWS["engines of flags"], ids=lambda row: row["flags"])
+@for_each("row", ROWS["engines of flags"])
 def test_the_engine_follows_from_the_command_or_the_names(row):
     found = command_line(row["flags"])
     assert found.engine == row["engine"]
@@ -517,7 +518,7 @@ def test_lengths_of_vllm():
             command_line(["--max-model-len", text])
 
 
-@pytest.mark.parametrize("original, factor", [(2, 2.0), (4, 4.0), (4096, 4.0)])
+@for_each("original, factor", [(2, 2.0), (4, 4.0), (4096, 4.0)])
 def test_the_factor_of_longrope_follows_from_lengths_above_1(original, factor):
     attention = math.sqrt(1 + math.log(factor) / math.log(original))
     more = {"context_length": int(original * factor), "rope.scaling.original_context_length": original}
@@ -533,7 +534,7 @@ def test_known_names_are_not_harmless():
     assert not KNOWN & HARMLESS
 
 
-@pytest.mark.parametrize("row", ROWS["wrong flags"], ids=lambda row: row["message"])
+@for_each("row", ROWS["wrong flags"])
 def test_bad_input_is_one_clear_error(row):
     with pytest.raises((TypeError, ValueError), match=re.escape(row["message"])) as caught:
         from_config(LLAMA, flags=row["flags"])

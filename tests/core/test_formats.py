@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from cases import for_each
 from configs import CONFIGS, ROWS, value_of
 
 from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, from_config
@@ -52,7 +53,7 @@ def name_of(row):
     ]
 
 
-@pytest.mark.parametrize("row", ROWS["read from other formats"], ids=name_of)
+@for_each("row", ROWS["read from other formats"])
 def test_what_a_person_reads(row):
     config, options, wanted = config_of(row), row.get("options", {}), value_of(row["value"])
     found = from_config(config, **options)
@@ -81,14 +82,14 @@ FORMATS = {
 UNKNOWN = {"metadata of a GGUF file": "qwen2.rope.extra_thing"}
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@for_each("name", FORMATS)
 def test_an_unknown_key_is_named_and_so_is_the_format(name):
     key = UNKNOWN.get(name, "rope_extra_thing")
     with pytest.raises(ValueError, match=rf"^from_config: .*; got .*{key}.*\(the mapping was read as {name}\)$"):
         from_config({**FORMATS[name], key: 1.5})
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@for_each("name", FORMATS)
 def test_each_key_about_rotation_matters(name):
     """Without the key, there is an error, another value, or a default that is marked."""
     mapping = FORMATS[name]
@@ -117,7 +118,7 @@ def test_the_format_is_described(name):
     assert report.stated and set(report.stated) <= FORMATS[name].keys()
 
 
-@pytest.mark.parametrize("row", ROWS["wrong in other formats"], ids=name_of)
+@for_each("row", ROWS["wrong in other formats"])
 def test_errors_name_the_key_and_the_format(row):
     error = {"ValueError": ValueError, "TypeError": TypeError}[row["error"]]
     with pytest.raises(error, match=rf"^from_config: .*{row['message']}.*\(the mapping was read as .*\)$") as raised:
@@ -182,8 +183,8 @@ def test_numbers_that_change_nothing_are_not_remarked():
         assert rope == from_config(QWEN) and key not in words(rope), (key, value)
 
 
-@pytest.mark.parametrize("kind, wanted", [("yarn", 1.0), ("linear", 0.0)])
-@pytest.mark.parametrize("mix", [1.0, 0.0, -1.0, -2.0, 0.5])
+@for_each("kind, wanted", [("yarn", 1.0), ("linear", 0.0)])
+@for_each("mix", [1.0, 0.0, -1.0, -2.0, 0.5])
 def test_the_mix_of_yarn_follows_from_the_rule(kind, wanted, mix):
     """For Grok, whose file llama.cpp reads it from."""
     own = {"type": kind, "factor": 2.0, "original_context_length": 4096, "yarn_ext_factor": mix}
@@ -232,11 +233,9 @@ def test_layers_without_rotation_need_a_window_that_is_not_zero(window):
     assert [from_config(file, layer=layer) is None for layer in range(4)] == [False, False, False, True]
 
 
-@pytest.mark.parametrize(
-    "ends", [(2.0, 1e30), (1.0, 1e30), (0.5, 1e30), (1e30, 1e30), (0.5, 0.5), (1e30, 2.0), (3.0, 5.0)]
-)
-@pytest.mark.parametrize("width", [16, 8])
-@pytest.mark.parametrize("second", [None, 2.0, 0.25])
+@for_each("ends", [(2.0, 1e30), (1.0, 1e30), (0.5, 1e30), (1e30, 1e30), (0.5, 0.5), (1e30, 2.0), (3.0, 5.0)])
+@for_each("width", [16, 8])
+@for_each("second", [None, 2.0, 0.25])
 def test_divisors_of_a_file_divide(ends, width, second):
     """Those of no published rule, too; 1e30 stands for a pair that is not rotated."""
     divisors = [ends[0]] * (width // 4) + [ends[1]] * (width // 4)

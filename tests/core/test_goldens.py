@@ -9,6 +9,7 @@ from itertools import product
 from operator import attrgetter
 
 import pytest
+from cases import for_each
 from configs import CONFIGS, GOLDENS, HERE, ROWS, at, changed, paths_of, with_12_digits, without
 
 import rope_xp
@@ -126,7 +127,7 @@ def test_a_dropped_key_changes_the_meaning(name, path):
     assert same == excused, "this row of DEFAULTS is stale" if excused else "a dropped key went unnoticed"
 
 
-@pytest.mark.parametrize(("name", "path"), HOMES, ids=lambda value: slashed(value) or "top")
+@for_each("name, path", HOMES)
 def test_an_unknown_key_raises_and_is_named(name, path):
     config = changed(name, (*path, "rope_extra_thing"), 1.5)
     assert any("rope_extra_thing" in str(each) for each in meaning(name, config))

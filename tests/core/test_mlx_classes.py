@@ -7,6 +7,7 @@ import math
 import warnings
 
 import pytest
+from cases import for_each
 from configs import CONFIGS, GOLDENS
 
 from rope_xp import LinearScaling, LongRopeScaling, RotaryEmbedding, YarnScaling, from_config
@@ -25,7 +26,7 @@ def of_type(model_type, scaling=None, layer_type=None, **keys):
 
 
 # Classes that never read the keys of a rule.
-@pytest.mark.parametrize(
+@for_each(
     "model_type",
     [
         "gemma",
@@ -127,7 +128,7 @@ def magnitude_of_mlx(keys):
     return math.sqrt(1 + math.log(keys["max_position_embeddings"] / original) / math.log(original))
 
 
-@pytest.mark.parametrize("factor", [32.0, 1.5, 4.1, 4.0005, 32.3, 7.77777, 1.0001, 33.3333])
+@for_each("factor", [32.0, 1.5, 4.1, 4.0005, 32.3, 7.77777, 1.0001, 33.3333])
 def test_an_attention_factor_of_longrope_is_exact_or_refused(factor):
     original, rule = 4096, {"short_factor": (1.0,) * 4, "long_factor": (2.0, 3.0, 4.0, 5.0), "factor": factor}
     scaling = LongRopeScaling(**rule, original_max_position_embeddings=original, seq_len=200_000)
@@ -147,7 +148,7 @@ def names_of(keys, path=()):
         yield from names_of(value, (*path, key)) if isinstance(value, dict) else [".".join((*path, key))]
 
 
-@pytest.mark.parametrize("golden", [each for each in GOLDENS if each["rotated"]], ids=lambda each: str(each["config"]))
+@for_each("golden", [each for each in GOLDENS if each["rotated"]])
 def test_every_key_that_is_written_is_read(golden):
     rope = from_config(CONFIGS[golden["config"]], **golden["kwargs"])
     origin = rope._provenance

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from itertools import product
 
 import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from rope_xp import RotaryEmbedding, YarnScaling, from_config
 from rope_xp.configs import layers as types
 from rope_xp.configs.families.indexers import note_on_indexer
 from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.keys import SHORTEST, Keys, Spelling, is_about_positions, states_rotation
+from rope_xp.configs.keys import SHORTEST, Keys, Spelling, is_about_positions, shortened, states_rotation
 from rope_xp.layouts import LAYOUTS
 
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2}
@@ -60,9 +61,9 @@ OWN_BASES = {
 }
 
 
-@pytest.mark.parametrize("model_type", OWN_BASES)
-@pytest.mark.parametrize("stated", [None, 1e4, 2e4])
-@pytest.mark.parametrize("scaled", [False, True])
+@for_each("model_type", OWN_BASES)
+@for_each("stated", [None, 1e4, 2e4])
+@for_each("scaled", [False, True])
 def test_a_stated_base_that_is_that_of_other_families_is_remarked(model_type, stated, scaled):
     config = {"model_type": model_type, **SIZES, "max_position_embeddings": 4096}
     config |= {} if stated is None else {"rope_theta": stated}
@@ -73,17 +74,17 @@ def test_a_stated_base_that_is_that_of_other_families_is_remarked(model_type, st
     assert any("the default of most families" in remark for remark in rope._provenance.remarks) == expected
 
 
-@pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
-@pytest.mark.parametrize("compat", [None, "transformers"])
-@pytest.mark.parametrize("value", [[1.0], "linear", 5])
+@for_each("name", ["rope_parameters", "rope_scaling"])
+@for_each("compat", [None, "transformers"])
+@for_each("value", [[1.0], "linear", 5])
 def test_a_rotary_block_must_be_a_mapping(name, compat, value):
     with pytest.raises(TypeError, match=re.escape(f"from_config: {name} must be a mapping; got {value!r}")):
         from_config({"model_type": "llama", **SIZES, "rope_theta": 1e4, name: value}, compat=compat)
 
 
-@pytest.mark.parametrize("inside", [None, True, False])
-@pytest.mark.parametrize("beside", [None, True, False])
-@pytest.mark.parametrize("rule", ["yarn", "linear", "default"])
+@for_each("inside", [None, True, False])
+@for_each("beside", [None, True, False])
+@for_each("rule", ["yarn", "linear", "default"])
 def test_transformers_reads_truncate_beside_nested_blocks(inside, beside, rule):
     """Upstream ignores the one inside; YaRN's default is true."""
     block = {"rope_type": rule, "rope_theta": 1e4}
@@ -116,7 +117,7 @@ REQUIRED = {
 }
 
 
-@pytest.mark.parametrize("model_type", REQUIRED)
+@for_each("model_type", REQUIRED)
 def test_a_key_that_must_have_a_value_may_state_it(model_type):
     key, wanted, other, more = REQUIRED[model_type]
     config = {"model_type": model_type, **SIZES, **more}
@@ -127,9 +128,9 @@ def test_a_key_that_must_have_a_value_may_state_it(model_type):
         from_config({**config, key: other}, layer=0)
 
 
-@pytest.mark.parametrize("without", [None, 32, 64])
-@pytest.mark.parametrize("rotated", [32, 64])
-@pytest.mark.parametrize("stated", [1.0, 0.5, 1 / 3, 2 / 3])
+@for_each("without", [None, 32, 64])
+@for_each("rotated", [32, 64])
+@for_each("stated", [1.0, 0.5, 1 / 3, 2 / 3])
 def test_the_fraction_of_latent_attention_is_that_of_the_whole_head(without, rotated, stated):
     config = {"model_type": "mistral4", **SIZES, "qk_rope_head_dim": rotated, "partial_rotary_factor": stated}
     config |= {} if without is None else {"qk_nope_head_dim": without}
@@ -140,7 +141,7 @@ def test_the_fraction_of_latent_attention_is_that_of_the_whole_head(without, rot
         from_config(config)
 
 
-@pytest.mark.parametrize("key", ["spatial_rope_base_frequency", "uid_rope_base_frequency"])
+@for_each("key", ["spatial_rope_base_frequency", "uid_rope_base_frequency"])
 def test_bases_of_coordinates_are_at_least_1(key):
     config = {"model_type": "esmfold2_atom_encoder", "head_dim": 128}
     assert from_config(config | {key: 1.0}).axes == 4
@@ -155,7 +156,7 @@ def test_limits_of_layers():
         from_config(config, layer=16_384)
 
 
-@pytest.mark.parametrize("model_type, width", [("nanochat", 62), ("deepseek_v4", 62), ("llama", 62)])
+@for_each("model_type, width", [("nanochat", 62), ("deepseek_v4", 62), ("llama", 62)])
 def test_an_odd_number_of_rotated_channels_is_rounded_up_only_in_a_usual_pairing(model_type, width):
     config = {"model_type": model_type, "head_dim": width, "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     if model_type == "llama":
@@ -165,7 +166,7 @@ def test_an_odd_number_of_rotated_channels_is_rounded_up_only_in_a_usual_pairing
         from_config(config, **({"layer_type": "main"} if model_type == "deepseek_v4" else {}))
 
 
-@pytest.mark.parametrize("inside, beside", [(2048, None), (2048, 4096), (None, 4096)])
+@for_each("inside, beside", [(2048, None), (2048, 4096), (None, 4096)])
 def test_the_length_of_dynamic_ntk_is_that_of_its_block(inside, beside):
     block = {"rope_type": "dynamic", "factor": 2.0} | ({} if inside is None else {"max_position_embeddings": inside})
     config = {"model_type": "llama", **SIZES, "rope_theta": 1e4, "rope_scaling": block}
@@ -173,7 +174,7 @@ def test_the_length_of_dynamic_ntk_is_that_of_its_block(inside, beside):
     assert from_config(config, seq_len=9000).scaling.max_position_embeddings == (inside or beside)
 
 
-@pytest.mark.parametrize("listed, layer, rotated", [([1], 1, True), ([1], 0, False), ([1], 2, False), ([], 0, False)])
+@for_each("listed, layer, rotated", [([1], 1, True), ([1], 0, False), ([1], 2, False), ([], 0, False)])
 def test_attention_of_bamba_is_in_the_layers_that_are_listed(listed, layer, rotated):
     config = {"model_type": "bamba", **SIZES, "num_hidden_layers": 4, "attn_layer_indices": listed}
     assert (from_config(config, layer=layer) is not None) == rotated
@@ -181,8 +182,8 @@ def test_attention_of_bamba_is_in_the_layers_that_are_listed(listed, layer, rota
     assert from_config(without, layer=layer) is None
 
 
-@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "llama"])
-@pytest.mark.parametrize("use_mla", [None, True, False])
+@for_each("model_type", ["deepseek_v2", "deepseek_v3", "llama"])
+@for_each("use_mla", [None, True, False])
 def test_deepseek_v2_without_latent_attention_is_another_family(model_type, use_mla):
     config = {"model_type": model_type, **SIZES, "rope_theta": 1e4} | ({} if use_mla is None else {"use_mla": use_mla})
     rope = from_config(config)
@@ -191,7 +192,7 @@ def test_deepseek_v2_without_latent_attention_is_another_family(model_type, use_
     )
 
 
-@pytest.mark.parametrize("values", [(2, 2, 2), (2, None, 2), (None, None, 3), (None, None, None)])
+@for_each("values", [(2, 2, 2), (2, None, 2), (None, None, 3), (None, None, None)])
 def test_names_of_one_key_must_agree(values):
     """The value is that of the first name that is not null; another value under any of them is an error."""
     names = ("a", "b", "c")
@@ -224,6 +225,32 @@ def test_counts_of_configs():
         keys.count("b")
 
 
+def test_a_message_is_shorter_than_1000_characters():
+    """The name of the function first, and of the file at the end unless it is named; the middle may be left out."""
+    for path, end in (("", ""), ("a.json", " (in a.json)"), ("b" * 300, f" (in {'b' * 250})"), ("x", "")):
+        for length in range(600, 1100):
+            for start in ("", "from_config: "):
+                whole, found = f"from_config: {'x' * length}{end}", shortened(ValueError(start + "x" * length), path)
+                assert found == (whole if len(whole) < 1000 else f"{whole[:600]} ... {whole[-300:]}")
+
+
+def test_which_layers_a_choice_stands_for():
+    """The type of layers that others differ from, or the number of one; nothing where all layers are alike."""
+    bases = {"model_type": "granite_swa", **SIZES, "num_hidden_layers": 3, "layer_rope_theta": [1e4, 1e4, 500.0]}
+    gemma, sliding = {"model_type": "gemma3_text", **SIZES}, "sliding_attention"
+    for config, options, expected in (
+        (bases, {"layer": 0}, "layer 0"),
+        (bases, {"layer": 2}, "layer 2"),
+        (bases | {"layer_rope_theta": [1e4] * 3}, {"layer": 2}, ""),
+        (gemma, {"layer": 0}, sliding),
+        (gemma, {"layer_type": sliding}, sliding),
+        ({"model_type": "llama", **SIZES}, {"layer": 1}, ""),
+        ({"model_type": "llama", **SIZES}, {"layer_type": "full_attention"}, ""),
+        ({"model_type": "llama", **SIZES}, {}, ""),
+    ):
+        assert from_config(config, **options)._provenance.layer_type == expected, (config, options)
+
+
 # Keys outside the rotary block: whether they are about positions, and whether they state a rotation.
 KEYS = {
     "rope_theta": (1e4, True, True), "Rotary_Dim": (4, True, True), "partialrotary": (None, True, True),
@@ -236,7 +263,7 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("key", KEYS)
+@for_each("key", KEYS)
 def test_which_keys_are_about_positions(key):
     value, about, rotation = KEYS[key]
     assert (is_about_positions(key, value), states_rotation(key, value)) == (about, rotation)
@@ -247,7 +274,7 @@ def test_which_keys_are_about_positions(key):
     )
 
 
-@pytest.mark.parametrize("place", ["outside", "inside", "both"])
+@for_each("place", ["outside", "inside", "both"])
 def test_transformers_ignores_the_fraction_where_no_class_reads_it(place):
     block = {"rope_type": "default", "rope_theta": 1e4}
     config = {"model_type": "llama", **SIZES, "rope_parameters": block}
@@ -261,8 +288,8 @@ def test_transformers_ignores_the_fraction_where_no_class_reads_it(place):
         from_config(config, compat="transformers")
 
 
-@pytest.mark.parametrize("types", [None, ["sliding_attention"] * 5])
-@pytest.mark.parametrize("count", [None, 5])
+@for_each("types", [None, ["sliding_attention"] * 5])
+@for_each("count", [None, 5])
 def test_the_last_layer_of_gemma_4_has_full_attention(types, count):
     config = {"model_type": "gemma4_text", "hidden_size": 512, "num_attention_heads": 8, "head_dim": 64}
     config |= {key: value for key, value in (("layer_types", types), ("num_hidden_layers", count)) if value is not None}
@@ -318,12 +345,12 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize("rule, config, expected", TYPES)
+@for_each("rule, config, expected", TYPES)
 def test_types_of_layers_follow_rules(rule, config, expected):
     assert "".join(each[0] for each in rule(Keys("x", config), len(expected))) == expected
 
 
-@pytest.mark.parametrize("dense_prefix", [False, True])
+@for_each("dense_prefix", [False, True])
 def test_layers_that_are_rotated_although_they_have_full_attention(dense_prefix):
     """A key may be null for that, or the layer be dense, if the dense layers have no pattern of their own."""
     rotated = types.sliding_only(unless_null="window", dense_prefix=dense_prefix)
@@ -342,8 +369,8 @@ def test_layers_of_lfm2_have_attention_unless_a_list_leaves_them_out():
         assert [n for n in range(3) if from_config(config | keys, layer=n) is not None] == rotated
 
 
-@pytest.mark.parametrize("layout, other", [*product(LAYOUTS, LAYOUTS)])
-@pytest.mark.parametrize("first", [0, 4])
+@for_each("layout, other", [*product(LAYOUTS, LAYOUTS)])
+@for_each("first", [0, 4])
 def test_the_note_on_an_indexer_compares_layouts(layout, other, first):
     attention = RotaryEmbedding(head_dim=8, layout=layout, base=1e4)
     indexer = RotaryEmbedding(head_dim=12, layout=other, base=1e4, rotary_dim=8, first_channel=first)
