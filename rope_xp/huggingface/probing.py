@@ -201,10 +201,11 @@ class AttentionRotation:
         given: Values = {}
         *leading, width = self._states
         states = torch.zeros(*leading, tokens, width, device="meta")
-        for name, parameter in list(inspect.signature(type(self.attention).forward).parameters.items())[1:]:
+        _, *parameters = inspect.signature(type(self.attention).forward).parameters.items()
+        for name, parameter in parameters:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                continue
-            if name in POSITIONS:
+                pass
+            elif name in POSITIONS:
                 given[name] = positions
             elif TABLES.search(name) and parameter.default in (parameter.empty, None):
                 given[name] = tables[("cos", "sin").index(name)] if name in ("cos", "sin") else tables

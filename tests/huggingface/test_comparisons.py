@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
+from cases import for_each
+from transformers.models.gptj import modeling_gptj
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -19,9 +22,11 @@ from tiny_models.models import FAMILIES, Family, build
 from rope_xp.huggingface import patch
 from rope_xp.huggingface.apply import APPLY_SIGNATURES, ROTATION_TOLERANCE, apply_function, largest_difference
 from rope_xp.huggingface.guard import equal_before_casts, float32_on_cpu
+from rope_xp.huggingface.rewrite import ClassRewriter, exact_table_class
 from rope_xp.huggingface.rotary import TableFormat
 from rope_xp.huggingface.same_tables import is_rotary, rotary_of
 from rope_xp.kernels.reference import Rotation
+from rope_xp.layouts import READ_WRITE
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
@@ -125,7 +130,7 @@ def compared(signature, original=None, change=lambda results: results):
     return largest_difference(theirs, ours, table_format), calls
 
 
-@pytest.mark.parametrize("signature", CALLS)
+@for_each("signature", CALLS)
 def test_the_arguments_in_which_apply_functions_are_compared(signature):
     """Also channels that are not rotated, one row of tables for a batch, and tables without batches."""
     assert CALLS.keys() == APPLY_SIGNATURES.keys()
@@ -152,7 +157,7 @@ def test_the_arguments_in_which_apply_functions_are_compared(signature):
     assert difference <= ROTATION_TOLERANCE
 
 
-@pytest.mark.parametrize("signature", CALLS)
+@for_each("signature", CALLS)
 def test_how_far_apply_functions_may_differ(signature):
     """By two rotations of numbers up to 0.5, each with two products and a sum that are rounded."""
     for units, allowed in ((5.5, True), (6.5, False)):
@@ -162,6 +167,44 @@ def test_how_far_apply_functions_may_differ(signature):
             return tuple(each + shift for each in found) if isinstance(found, tuple) else found + shift
 
         assert (compared(signature, change=shifted)[0] <= ROTATION_TOLERANCE) == allowed
+
+
+def test_an_apply_function_may_have_another_layout_than_its_tables():
+    """But for rotations in blocks."""
+    signature = "(q, k, cos, sin, unsqueeze_dim=1)"
+    q, angles = torch.rand(2, 3, 5, 10), torch.rand(2, 5, 4)
+    for layout, blocks in product(READ_WRITE.values(), (1, 2)):
+        theirs = apply_function(signature, TableFormat("once", False, Rotation(*layout), False, 4), None)
+        theirs.__signature__ = inspect.signature(APPLY_SIGNATURES[signature])
+        rewriter = ClassRewriter(())
+        rewriter.formats["file"] = [TableFormat("once", False, Rotation("half", "half", 0, blocks), False, 4)]
+        with nullcontext() if blocks == 1 else pytest.raises(ValueError, match=r"^f differs from that of rope_xp by "):
+            ours = rewriter.replacement_for("f", theirs, "file")
+            assert rewriter.replacement_for("f", theirs, "file") is ours and rewriter.files_with_apply == {"file"}
+            assert torch.equal(*(each(q, q, angles.cos(), angles.sin())[1] for each in (ours, theirs)))
+        with pytest.raises(ValueError, match="f in other applies tables that no rotary module of this file makes"):
+            rewriter.replacement_for("f", theirs, "other")
+
+
+def test_a_function_whose_cell_is_empty_stays():
+    def function():
+        return unknown
+
+    assert ClassRewriter(()).rewritten(function) is function
+    unknown = 1
+
+
+@for_each("rows", [2**16, 2**16 + 1])
+def test_a_table_of_attention_has_rows_of_two_digits(rows):
+    config = transformers.GPTJConfig(n_embd=16, n_head=2, rotary_dim=4, n_positions=rows)
+    attention = modeling_gptj.GPTJAttention(config, 0)
+    if rows > 2**16:
+        with pytest.raises(ValueError, match="GPTJAttention: its table has more than 65536 rows"):
+            exact_table_class(attention)
+        return
+    digits = exact_table_class(attention)._rows.fget(attention)
+    assert digits.shape == (rows, 2) and digits.max() == 255
+    assert torch.equal(digits @ torch.tensor([256, 1]), torch.arange(rows))
 
 
 def test_tables_of_tokens_before_heads_and_of_the_last_channels():
@@ -207,7 +250,7 @@ POSITIONS = {
 }
 
 
-@pytest.mark.parametrize("name", POSITIONS)
+@for_each("name", POSITIONS)
 def test_the_positions_at_which_tables_are_compared(name, monkeypatch):
     """After one call of a new module, and one of the model's, with a single token for each type of layers."""
     module, calls = rotary_module(name, monkeypatch)
@@ -239,7 +282,7 @@ DIFFERENCES = [
 ]
 
 
-@pytest.mark.parametrize("much, positions, pair, name, changes, allowed", DIFFERENCES)
+@for_each("much, positions, pair, name, changes, allowed", DIFFERENCES)
 def test_how_far_tables_may_differ(much, positions, pair, name, changes, allowed, monkeypatch):
     def change(tables, given):
         cos, sin = tables
@@ -256,8 +299,8 @@ def test_how_far_tables_may_differ(much, positions, pair, name, changes, allowed
             rotary_of(module)
 
 
-@pytest.mark.parametrize("cast", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
+@for_each("cast", [torch.float32, torch.bfloat16, torch.float16])
+@for_each("kind", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
 def test_buffers_that_equal_computed_values_within_a_tolerance(kind, cast):
     """Also after a cast of the buffer to 16 bits and back; a complex buffer is not cast."""
     computed, tolerance = torch.tensor([1 / 3, 2.0, 0.007]), torch.tensor([1e-3, 1e-2, 1e-4])
@@ -273,8 +316,8 @@ def test_buffers_that_equal_computed_values_within_a_tolerance(kind, cast):
     assert equal_before_casts(computed.to(cast).to(torch.float32), computed, 0 * tolerance)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("device", ["cpu", "meta"])
+@for_each("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@for_each("device", ["cpu", "meta"])
 def test_new_tensors_are_float32_on_the_cpu(dtype, device):
     """Whatever the defaults are; what a program states stays, and so do tensors that are there."""
     torch.set_default_dtype(dtype)
@@ -299,9 +342,7 @@ def test_new_tensors_are_float32_on_the_cpu(dtype, device):
     assert product_.dtype == torch.float32 and not product_.requires_grad and there.is_meta
 
 
-@pytest.mark.parametrize(
-    "change, allowed", [(2.0**-21, True), (-(2.0**-21), True), (2.0**-18, False), (-(2.0**-18), False)]
-)
+@for_each("change, allowed", [(2.0**-21, True), (-(2.0**-21), True), (2.0**-18, False), (-(2.0**-18), False)])
 def test_frequencies_of_another_device_may_differ_by_their_last_bits(change, allowed):
     """Those of a model that is patched, and those that a state dict gives it."""
     model = build(FAMILIES["Esm"])

@@ -5,16 +5,19 @@
 import inspect
 import json
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from cases import for_each
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from rope_xp import RotaryEmbedding, from_config
 from rope_xp.huggingface import from_transformers
+from rope_xp.huggingface.reading_models import _of_type
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
@@ -169,7 +172,7 @@ def test_a_family_of_tomorrow():
     assert np.abs(rotated(found) - rotated(expected)).max() <= TOLERANCE
 
 
-@pytest.mark.parametrize(
+@for_each(
     "mistake, reason",
     [
         ("tables in halves", "in the order of another layout"),
@@ -203,11 +206,27 @@ def test_what_is_tried_in_turn(monkeypatch):
     assert tried == [(each, each == shape) for one, shape in product(positions, states) for each in (one, shape)]
 
 
+def test_the_layers_of_a_type():
+    """By the name that an attention has, else by the number of its layer; all, if none of them is of that type."""
+    named = [{"layer_idx": 0}, {"layer_idx": 1}, {"layer_idx": 2}, {"layer_idx": None}, {"layer_type": "a"}, {}]
+    pairs = [SimpleNamespace(attention=SimpleNamespace(**each)) for each in named]
+    for types, label, found in (
+        (["a", "b"], "a", [0, 4]),
+        (["a", "b"], "b", [1]),
+        (["b", "b", "b"], "b", [0, 1, 2]),
+        (None, "a", [4]),
+        (["a", "b"], "c", range(6)),
+        (["a", "b"], None, range(6)),
+    ):
+        config = SimpleNamespace(layer_types=types)
+        assert _of_type(pairs, config, label) == [pairs[number] for number in found]
+
+
 def tiny(**changes):
     return transformers.LlamaConfig(**LAYERS, **SMALL, **changes)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "config, options, kind, reason",
     [
         (lambda: transformers.DINOv3ViTConfig(**LAYERS), {}, ValueError, "takes .*pixel_values.*, and not positions"),
@@ -224,7 +243,18 @@ def tiny(**changes):
             ValueError,
             "layer_type .* which differ; got No",
         ),
-        (lambda: tiny(), {"layer_type": "sliding_attention"}, ValueError, "layer_type must be .* got 'sliding_att"),
+        (
+            lambda: tiny(),
+            {"layer_type": "sliding_attention"},
+            ValueError,
+            "layer_type must be one of None; got 'sl",
+        ),
+        (
+            lambda: transformers.Gemma3TextConfig(num_hidden_layers=6),
+            {"layer_type": "x"},
+            ValueError,
+            "layer_type must be one of 'sliding_attention', 'full_attention'; got 'x'$",
+        ),
         (lambda: tiny(), {"part": "vision"}, ValueError, "part must be None for this config; got 'vision'"),
         (lambda: transformers.Qwen2VLConfig(), {"part": "audio"}, ValueError, "one of text_config, vision_config; got"),
         (lambda: tiny(), {"part": 3}, TypeError, "part must be a string; got 3"),

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import bad_input
 import pytest
+from cases import for_each
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # those of importing torch's and transformers' own
@@ -95,7 +96,7 @@ def double_positions(model):
             type(module)._rows = property(lambda self: rewrite._row_digits(self)[::2])
 
 
-@pytest.mark.parametrize("name", ["Llama", "Gemma3", "Cohere", "DeepseekV3"])
+@for_each("name", ["Llama", "Gemma3", "Cohere", "DeepseekV3"])
 def test_rows_matter_in_a_family(name):
     """So do tables of the first row for all rows."""
     model = patch(build(FAMILIES[name]))
@@ -121,7 +122,7 @@ def test_in_bfloat16_models_are_closer_to_float64(name, bounds):
         assert ours < bound * theirs
 
 
-@pytest.mark.parametrize("groups, pointers", [((2, 3), 2), ((1, 0), 0), ((0, 0), 2)])
+@for_each("groups, pointers", [((2, 3), 2), ((1, 0), 0), ((0, 0), 2)])
 def test_memories_of_videos(groups, pointers):
     """EdgeTAM: keys in groups, of which the last tokens turn by tables of their own, and pointers behind them."""
     sizes = {"hidden_size": 64, "mlp_hidden_size": 64, "rope_feat_sizes": [4, 4], "rope_k_sizes": [2, 2]}
@@ -138,7 +139,7 @@ def test_memories_of_videos(groups, pointers):
         assert float((patch(model)(*given) - theirs).abs().max()) <= LOGITS
 
 
-@pytest.mark.parametrize("name", ["DINOv3", "Sapiens2"])
+@for_each("name", ["DINOv3", "Sapiens2"])
 def test_training_moves_patches_as_upstream_does(name):
     """By the same random numbers, in the same order."""
 
@@ -153,8 +154,8 @@ def test_training_moves_patches_as_upstream_does(name):
     assert float((ours[1:] - ours[:-1]).abs().max()) > 100 * LOGITS
 
 
-@pytest.mark.parametrize("of_layers", ["sliding_attention", "full_attention"])
-@pytest.mark.parametrize("name", ["Gemma3", "Olmo3"])
+@for_each("of_layers", ["sliding_attention", "full_attention"])
+@for_each("name", ["Gemma3", "Olmo3"])
 def test_a_model_of_one_type_of_layers(name, of_layers):
     """Its rotary module has frequencies of that type alone, though its config has a block of each."""
     changes = {**FAMILIES[name].changes, "layer_types": 2 * [of_layers]}
@@ -200,7 +201,7 @@ def test_a_shallow_copy_uses_its_own_weights(copied):
     assert (other := copied(attention)).forward.__self__ is other
 
 
-@pytest.mark.parametrize("name", ["GPTNeoX", "Llama", "Cohere", "DeepseekV2", "Qwen2VL", "Llama4"])
+@for_each("name", ["GPTNeoX", "Llama", "Cohere", "DeepseekV2", "Qwen2VL", "Llama4"])
 def test_code_of_transformers_reads_our_tables(name):
     """A layer that joins later, or whose patch was taken out alone, finds them as upstream's."""
     family = FAMILIES[name]
@@ -270,8 +271,8 @@ def test_a_wrapper_around_our_forward_is_named_and_stays(wrap):
     unpatch(model)
 
 
-@pytest.mark.parametrize("cast", ["bfloat16 float", "half double", "half bfloat16", "double"])
-@pytest.mark.parametrize("name", ["GPTJ", "Phi3, LongRoPE long"])
+@for_each("cast", ["bfloat16 float", "half double", "half bfloat16", "double"])
+@for_each("name", ["GPTJ", "Phi3, LongRoPE long"])
 def test_casts_before_and_after(name, cast):
     """Of models that the search of test_states.py, which casts at any time, does not have."""
     first, second = build(FAMILIES[name]), patch(build(FAMILIES[name]))
@@ -300,14 +301,14 @@ def test_apply_functions_that_are_modules(monkeypatch):
     assert type(model.model.layers[0].self_attn).forward.__globals__["apply_rotary_pos_emb"] is not function
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float16, torch.uint8, torch.float32])
+@for_each("dtype", [torch.bool, torch.bfloat16, torch.float16, torch.uint8, torch.float32])
 def test_positions_of_every_type(dtype):
     more = {"position_ids": torch.arange(9).expand(2, -1).to(dtype), "attention_mask": torch.ones(2, 9)}
     assert_agrees(llama(), prompt(FAMILIES["Llama"]), **more)
 
 
-@pytest.mark.parametrize("name", ["GPTJ", "CodeGen"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@for_each("name", ["GPTJ", "CodeGen"])
+@for_each("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_rows_are_exact_in_every_dtype(name, dtype):
     attention = next(m for m in patch(build(FAMILIES[name])).modules() if rewrite.holds_table(m))
     rows = torch.tensor([[0, 1, 255, 256, 257, 1023, 2047]])
@@ -370,7 +371,7 @@ def test_dynamic_ntk_remembers_nothing():
     assert all(torch.equal(logits(model, inputs), one) for inputs, one in zip((short, middle), first))
 
 
-@pytest.mark.parametrize("name", ["text", "vision"])
+@for_each("name", ["text", "vision"])
 def test_a_part_of_a_model(name):
     family = FAMILIES["Qwen2VL"]
     model, inputs = build(family), prompt(family)
@@ -493,7 +494,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("change, message", BAD)
+@for_each("change, message", BAD)
 def test_what_cannot_be_patched_is_refused_and_stays(change, message):
     model = llama()
     change(model)
@@ -593,7 +594,7 @@ OTHER_MODELS = [
 ]
 
 
-@pytest.mark.parametrize("make, message", OTHER_MODELS)
+@for_each("make, message", OTHER_MODELS)
 def test_other_models_are_refused(make, message):
     with pytest.raises(ValueError, match=rf"^patch: .*{message}"):
         patch(make())
@@ -647,7 +648,7 @@ UNKNOWN = r"the signature apply_rotary_pos_emb\(q, k, cos, sin, unsqueeze_dim=2\
 OTHER_FUNCTIONS = [(_no_rotation, DIFFERS), (_not_a_number, DIFFERS), (_of_another_default, UNKNOWN)]
 
 
-@pytest.mark.parametrize("apply_rotary_pos_emb, reason", OTHER_FUNCTIONS)
+@for_each("apply_rotary_pos_emb, reason", OTHER_FUNCTIONS)
 def test_another_apply_function_is_refused(monkeypatch, apply_rotary_pos_emb, reason):
     """As if another version of transformers computed something else."""
     model = llama()
@@ -680,7 +681,7 @@ def test_tables_that_differ_with_and_without_compat(monkeypatch):
         patch(llama())
 
 
-@pytest.mark.parametrize("signature", APPLY_SIGNATURES)
+@for_each("signature", APPLY_SIGNATURES)
 def test_apply_functions_take_arguments_by_position_and_by_name(signature):
     random = torch.Generator().manual_seed(0)
     table = torch.rand(5, 4, generator=random)
@@ -722,7 +723,7 @@ def test_keys_of_a_memory_repeat_the_tables_of_queries():
     assert torch.equal(found, torch.cat((first, second, k[..., 10:, :]), -2))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "columns, order",
     [
         ("halves", [0, 1, 2, 3, 0, 1, 2, 3]),

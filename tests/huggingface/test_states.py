@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -125,7 +126,7 @@ OTHER_EDITS = (
 )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@for_each("name", MODELS)
 def test_an_edit_raises_and_changes_nothing(name):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
     theirs, held = logits(model, inputs), rotary_of(model)
@@ -139,7 +140,7 @@ def test_an_edit_raises_and_changes_nothing(name):
     assert torch.equal(logits(unpatch(model), inputs), theirs) and same(tensors_of(held), before)
 
 
-@pytest.mark.parametrize("name, edit", [*zip(cycle(MODELS), EDITS, strict=False)])
+@for_each("name, edit", [*zip(cycle(MODELS), EDITS, strict=False)])
 def test_transformers_takes_each_edit(name, edit):
     """The test above is about what would change logits; and what was edited before is refused."""
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
@@ -162,7 +163,7 @@ def test_attributes_are_read_and_what_they_hold_stays():
     assert module.note and not hasattr(module, "full_attention_inv_freq")
 
 
-@pytest.mark.parametrize("name", ["GPTJ", "CodeGen"])
+@for_each("name", ["GPTJ", "CodeGen"])
 def test_a_table_inside_attention_is_not_edited(name):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
     theirs = logits(model, inputs)
@@ -195,7 +196,7 @@ READ_IN_EACH_CALL = [
 ]
 
 
-@pytest.mark.parametrize("name, edit", READ_IN_EACH_CALL)
+@for_each("name, edit", READ_IN_EACH_CALL)
 def test_an_edit_of_a_config_that_is_read_in_each_call(name, edit):
     model, theirs, inputs = build(FAMILIES[name]), build(FAMILIES[name]), prompt(FAMILIES[name])
     right, before = logits(patch(model), inputs), copy.deepcopy(model.config.rope_parameters)
@@ -286,7 +287,7 @@ def state_of(model):
     return [(name, type(each), id(each), sorted(vars(each))) for name, each in model.named_modules()]
 
 
-@pytest.mark.parametrize("name", [*MODELS, "GPTJ"])
+@for_each("name", [*MODELS, "GPTJ"])
 def test_unpatch_of_a_model_without_numbers(name):
     """Its frequencies and tables are in memory, with the casts that it had."""
     theirs, ours = build(FAMILIES[name]).half(), patch(build(FAMILIES[name])).to("meta").half()
