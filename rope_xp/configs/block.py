@@ -295,7 +295,7 @@ def _fill_in(config: LayerConfig, rule: type[Scaling], values: Values, length: o
     """Add values that follow from other values, and the family's defaults for a `rope_scaling`."""
     # The default of a factor is the ratio of lengths: in LongRoPE, and in YaRN if the factor is null.
     is_ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in config.block.mapping)
-    if is_ratio and values["factor"] is None and length is not None and values[ORIGINAL] is not None:
+    if is_ratio and values["factor"] is None and length is not None:
         length = checks.positive(LENGTH_KEYS[0], length)
         ratio = length / checks.positive(ORIGINAL, values[ORIGINAL])
         values["factor"] = max(ratio, 1.0) if rule is LongRopeScaling else ratio  # of tables alone, and never below 1

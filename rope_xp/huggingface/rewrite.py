@@ -219,7 +219,7 @@ def _check_table(module: Module, rope: RotaryEmbedding) -> None:
     rows = torch.arange(len(table))
     if len(rows) > DIGIT_BASE**2:
         raise ValueError(f"its table has more than {DIGIT_BASE**2} rows")
-    exact = torch.cat(rope.sincos(rows, like=torch.zeros(())), -1)
+    exact = torch.cat(rope.sincos(rows, like=torch.zeros(())), 1)
     if not equal_before_casts(table, exact, TABLE_TOLERANCE * (1 + rows[:, None] / 512)):
         raise ValueError("its table does not follow from head_dim and rotary_dim")
 

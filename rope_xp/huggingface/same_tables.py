@@ -94,7 +94,7 @@ def _check_replaceable(original: Module) -> None:
         raise ValueError("its forward is not that of transformers")
     if not hasattr(original, "config"):
         raise ValueError("it has no config")
-    if any(True for _ in original.parameters()):
+    if [*original.parameters()]:
         raise ValueError("it holds parameters")
     if any(hooks for key, hooks in vars(original).items() if key.endswith("_hooks")):
         raise ValueError("it has hooks")

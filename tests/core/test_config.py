@@ -258,10 +258,17 @@ def test_what_differs_between_layers_needs_the_layer():
     assert [from_config(bases, layer=layer).base for layer in (0, 2)] == [1e4, 500.0]
     widths = llama(num_hidden_layers=3, per_layer_config={"00": {"head_dim": 8}, "01": {"head_dim": 16}})
     assert [from_config(widths, layer=layer).head_dim for layer in range(3)] == [8, 16, 128]
+    unrotated = llama("smollm3", num_hidden_layers=2, no_rope_layers=[1, 0], per_layer_config={"0": {"head_dim": 8}})
+    assert [rope and rope.head_dim for rope in (from_config(unrotated, layer=layer) for layer in (0, 1))] == [8, None]
+    zeros = llama(per_layer_config={"0" * 8 + "1": {"head_dim": 8}})
+    assert [from_config(zeros, layer=layer).head_dim for layer in (0, 1)] == [128, 8]
+    with pytest.raises(ValueError, match="per_layer_config must be indices of layers; got 0000000001"):
+        from_config(llama(per_layer_config={"0" * 9 + "1": {}}), layer=1)
     types = {**widths, "layer_types": ["a", "b", "b"]}
     assert from_config(types, layer_type="a").head_dim == 8
     listed = of("molmo2_text", **HEADS, rope_parameters=LINEAR, rope_scaling_layers=[*range(8)])
     assert from_config(listed) == half(scaling=LinearScaling(factor=8.0))
+    assert from_config({**listed, "rope_scaling_layers": [*range(9)]}) == from_config(listed)
     assert from_config({**listed, "rope_scaling_layers": []}) == half()
     step = of("step3p5", rope_theta=[1e4, 5e4], layer_types=[FULL] * 2)
     assert from_config(step, layer=np.int64(1)).base == 5e4
@@ -534,7 +541,22 @@ def test_parts_with_defaults_and_keys_of_their_own():
     assert from_config(of("musicflamingo", rope_parameters=block, text_config=text)) == from_config(text)
 
 
-@for_each("row", ROWS["mistakes of upstream"])
+OLMO3 = bare("olmo3", rope_theta=7e5)
+NESTED = {"rope_parameters": {SLIDING: DEFAULT, FULL: LINEAR}}
+LONG_PHI = {"head_dim": 8, "rope_theta": 1e4, "max_position_embeddings": 131_072, LENGTH: 4096}
+LONG_BLOCK = {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}}
+# A config, arguments, an attribute, and what it is in truth and upstream, as text.
+MISTAKES = [
+    (OLMO3, {"layer_type": SLIDING}, "base", "700000.0", "500000.0"),
+    (OLMO3, OF_FULL, "base", "700000.0", "700000.0"),
+    ({**OLMO3, **NESTED}, {"layer_type": SLIDING}, "base", "700000.0", "700000.0"),
+    (of("phi3", **LONG_PHI, **LONG_BLOCK), {"seq_len": 8192}, "scaling.long_factor", *["(4.0, 4.0, 4.0, 4.0)"] * 2),
+    (of("phimoe", **LONG_PHI), {}, "scaling", None, None),
+]
+MISTAKES = [dict(zip(("config", "options", "attribute", "right", "upstream"), each)) for each in MISTAKES]
+
+
+@for_each("row", [*ROWS["mistakes of upstream"], *MISTAKES])
 def test_what_is_right_and_what_upstream_does(row):
     """What transformers 5.18 does that is a mistake."""
     before, found = copy.deepcopy(row["config"]), attrgetter(row["attribute"])
@@ -673,6 +695,27 @@ WRONG += [
         ({"rotary_emb_base": 1e4}, None, "or layout be given; got 'bert'"),
         ({"position_embedding_type": "rotary"}, None, "or layout be given; got 'bert'"),
         ({"position_embedding_type": "rotary"}, "half", "rope_theta, the base, must be given"),
+    ]
+]
+
+
+OF_YARN = "; ".join(f"{key} is a key of rope_type deepseek_yarn, yarn" for key in ("beta_fast", "beta_slow", "mscale"))
+WRONG += [
+    {"config": config, "options": options, "error": "ValueError", "message": message}
+    for config, options, message in [
+        (of("llava", hiden_size=64), {}, "hidden_size must have this spelling in the config; got 'hiden_size'"),
+        (of("llava", hiden_size=64), {"part": "audio"}, "part must be one of text; got 'audio'"),
+        (of("llava", hiden_size=64), {"part": "vision"}, "part must be one of text; got 'vision'"),
+        (
+            scaled("linear", factor=2.0, beta_fast=1, beta_slow=2, a=3, mscale=1, truncate=True),
+            {},
+            f"; {OF_YARN}; known",
+        ),
+        (
+            llama(rope_scaling={"x": 1}),
+            {},
+            "every key of rope_scaling must be known; got {'x': 1}; known keys are none",
+        ),
     ]
 ]
 

@@ -14,7 +14,7 @@ from rope_xp import RotaryEmbedding, YarnScaling, from_config
 from rope_xp.configs import layers as types
 from rope_xp.configs.families.indexers import note_on_indexer
 from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.keys import SHORTEST, Keys, Spelling, is_about_positions, shortened, states_rotation
+from rope_xp.configs.keys import SHORTEST, Keys, Spelling, is_about_positions, owned_by, shortened, states_rotation
 from rope_xp.layouts import LAYOUTS
 
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2}
@@ -52,6 +52,19 @@ def test_a_name_with_another_digit_is_another_name(name, one, other):
     assert Spelling([f"{name}{one}"]).of(f"{name}{other}") is None
     assert Spelling(["yarn"], 4).of("yran") == "yarn"
     assert Spelling([name]).of(name + "x" * 70) is None and Spelling([name]).of(5) is None
+    assert Spelling(["x" * 63]).of("x" * 64) == "x" * 63 and Spelling(["x" * 64]).of("x" * 65) is None
+
+
+def test_similar_names_of_a_message():
+    """One for each of eight keys, and the known name that a misspelt key stands for."""
+    names = [f"{letter * 6}_{number}" for letter, number in zip("abcdefghi", "123456789")]
+    assert Spelling(names).similar([f"x{name}" for name in names]) == f", similar to {', '.join(names[:8])}"
+    assert Spelling(["rope_theta", "rope_thetas"]).similar(["rope_thet"]) == ", similar to rope_theta"
+    assert Spelling(["abcdefghij"]).similar(["abcdefghXY"]) == ", similar to abcdefghij"
+    assert Spelling(["abcdefghij"]).similar(["abcdefgXYZ", "", 5]) == ""
+    for count, words in ((0, ""), (1, "; k is a key of x 0"), (4, "; k is a key of x 0, 1, 2, 3")):
+        assert owned_by("k", "x", "01234567"[:count]) == words
+    assert owned_by("k", "x", "01234") == "; k is a key of x 0, 1, 2, 3 and 1 more"
 
 
 OWN_BASES = {
@@ -152,6 +165,8 @@ def test_bases_of_coordinates_are_at_least_1(key):
 def test_limits_of_layers():
     config = {"model_type": "llama", "head_dim": 64, "rope_theta": 1e4}
     assert from_config(config, layer=16_383) == from_config(config)
+    assert from_config(config | {"num_hidden_layers": 16_384}, layer=16_383) == from_config(config)
+    assert from_config(config | {"head_dim": 16_384}).head_dim == 16_384
     with pytest.raises(ValueError, match="layer must be below 16384; got 16384"):
         from_config(config, layer=16_384)
 
@@ -260,6 +275,8 @@ KEYS = {
     "dual_chunk_attention_config": ({}, True, False), "position_embedding_type": ("absolute", True, False),
     "pos_emb": ("Rotary_2d", False, True), "position_encoding": ("rope", False, True), "posenc": (1, True, False),
     "max_position_embeddings": (4096, False, False), "hidden_size": (64, False, False),
+    "a": ({"rope_type": 1}, True, False), "b": ({"type": 1, "factor": 2, "c": 3}, True, False),
+    "c": ({"type": 1}, False, False), "d": ({"factor": 1}, False, False), "e": ("rope_type", False, False),
 }  # fmt: skip
 
 
@@ -311,6 +328,8 @@ TYPES = [
     (LAST, {"pattern": 2}, "sfsfs"),
     (LAST, {"pattern": 0, "num_hidden_layers": 3}, "ssf"),
     (LAST, {"pattern": "LLG", "num_hidden_layers": 4}, "ssfs"),
+    (LAST, {"pattern": "L"}, "ss"),
+    (LAST, {"pattern": "G"}, "ff"),
     (types.listed_at("own", "conv", otherwise=True), {"own": [0, 2, True]}, "fcfc"),
     (types.listed_at("own", "conv", otherwise=True), {}, "ff"),
     (types.listed_at("own", "conv", otherwise=False), {}, "cc"),

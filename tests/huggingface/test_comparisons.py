@@ -299,6 +299,14 @@ def test_how_far_tables_may_differ(much, positions, pair, name, changes, allowed
             rotary_of(module)
 
 
+@for_each("count, make, allowed", [(2, tuple, True), (1, tuple, False), (3, tuple, False), (2, list, False)])
+def test_tables_are_a_pair(count, make, allowed, monkeypatch):
+    module, _ = rotary_module("Llama", monkeypatch, lambda tables, *_: make([*tables, *tables][:count]))
+    said = rf"LlamaRotaryEmbedding: its tables must be \(cos, sin\) or complex; got {make.__name__}$"
+    with nullcontext() if allowed else pytest.raises(ValueError, match=said):
+        rotary_of(module)
+
+
 @for_each("cast", [torch.float32, torch.bfloat16, torch.float16])
 @for_each("kind", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
 def test_buffers_that_equal_computed_values_within_a_tolerance(kind, cast):
@@ -342,7 +350,7 @@ def test_new_tensors_are_float32_on_the_cpu(dtype, device):
     assert product_.dtype == torch.float32 and not product_.requires_grad and there.is_meta
 
 
-@for_each("change, allowed", [(2.0**-21, True), (-(2.0**-21), True), (2.0**-18, False), (-(2.0**-18), False)])
+@for_each("change, allowed", [(sign * much * 2.0**-20, much < 1.0) for sign, much in product((-1, 1), (0.9, 1.1))])
 def test_frequencies_of_another_device_may_differ_by_their_last_bits(change, allowed):
     """Those of a model that is patched, and those that a state dict gives it."""
     model = build(FAMILIES["Esm"])

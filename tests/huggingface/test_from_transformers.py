@@ -6,6 +6,7 @@ import inspect
 import json
 from itertools import product
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,10 +15,10 @@ import transformers
 from cases import for_each
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.llama import modeling_llama
 
 from rope_xp import RotaryEmbedding, from_config
-from rope_xp.huggingface import from_transformers
-from rope_xp.huggingface.reading_models import _of_type
+from rope_xp.huggingface import from_transformers, reading_models
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
@@ -206,6 +207,19 @@ def test_what_is_tried_in_turn(monkeypatch):
     assert tried == [(each, each == shape) for one, shape in product(positions, states) for each in (one, shape)]
 
 
+def test_the_classes_of_models_that_take_a_config(monkeypatch):
+    config, others = tiny(), (3, AcmeModel, modeling_llama.LlamaPreTrainedModel, modeling_llama.LlamaAttention)
+    taken = [each for each in (*others, modeling_llama.LlamaModel) if reading_models._takes(each, config)]
+    assert taken == [modeling_llama.LlamaModel] and reading_models._takes(AcmeModel, AcmeConfig())
+    one, other = modeling_llama.LlamaModel, modeling_llama.LlamaForCausalLM
+    for found, classes in ((one, (one,)), ((one, other), (one, other)), ((one, None), (one,)), ((), ())):
+        monkeypatch.setattr(reading_models, "MODEL_MAPPING", {transformers.LlamaConfig: found})
+        assert reading_models._auto_classes(config) == classes
+    for error in (ImportError, ValueError):  # the file needs a package that is not installed
+        monkeypatch.setattr(reading_models, "MODEL_MAPPING", Mock(get=Mock(side_effect=error)))
+        assert reading_models._auto_classes(config) == ()
+
+
 def test_the_layers_of_a_type():
     """By the name that an attention has, else by the number of its layer; all, if none of them is of that type."""
     named = [{"layer_idx": 0}, {"layer_idx": 1}, {"layer_idx": 2}, {"layer_idx": None}, {"layer_type": "a"}, {}]
@@ -219,7 +233,7 @@ def test_the_layers_of_a_type():
         (["a", "b"], None, range(6)),
     ):
         config = SimpleNamespace(layer_types=types)
-        assert _of_type(pairs, config, label) == [pairs[number] for number in found]
+        assert reading_models._of_type(pairs, config, label) == [pairs[number] for number in found]
 
 
 def tiny(**changes):

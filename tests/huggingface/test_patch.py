@@ -480,6 +480,10 @@ BAD = [
     (sets(ATTENTION, Elsewhere()), CALLS_APPLY),
     (with_a_rotary_forward, NOT_OF_CLASS.format("LlamaRotaryEmbedding")),
     (sets(ROTARY, LlamaRotaryEmbedding), "LlamaRotaryEmbedding: its forward is not that of transformers"),
+    (
+        lambda model: model.model.rotary_emb.register_parameter("scale", torch.nn.Parameter(torch.ones(1))),
+        "LlamaRotaryEmbedding: it holds parameters",
+    ),
     (lambda model: model.model.rotary_emb.register_full_backward_hook(print), "LlamaRotaryEmbedding: it has hooks"),
     (lambda model: model.model.rotary_emb.register_forward_hook(print), "LlamaRotaryEmbedding: it has hooks"),
     (with_a_forward_under_a_hook, NOT_OF_CLASS.format("LlamaAttention")),
