@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+import functools
 import inspect
 import json
 from itertools import product
@@ -19,6 +20,7 @@ from transformers.models.llama import modeling_llama
 
 from rope_xp import RotaryEmbedding, from_config
 from rope_xp.huggingface import from_transformers, reading_models
+from rope_xp.huggingface.probing import calls_apply_function
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
@@ -218,6 +220,20 @@ def test_the_classes_of_models_that_take_a_config(monkeypatch):
     for error in (ImportError, ValueError):  # the file needs a package that is not installed
         monkeypatch.setattr(reading_models, "MODEL_MAPPING", Mock(get=Mock(side_effect=error)))
         assert reading_models._auto_classes(config) == ()
+
+
+def test_which_modules_call_an_apply_function():
+    """By a name of their file, also within a decorator; not a method of that name, nor another function."""
+
+    class Method(nn.Module):
+        def forward(self, x):
+            return torch.sin(self.apply_rotary(x))
+
+    class Decorated(AcmeAttention):
+        forward = functools.wraps(AcmeAttention.forward)(lambda self, *args: args)
+
+    found = [calls_apply_function(each) for each in (AcmeAttention, Decorated, Method, AcmeRotaryEmbedding, nn.Linear)]
+    assert found == [True, True, False, False, False]
 
 
 def test_the_layers_of_a_type():
