@@ -7,7 +7,10 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise, product
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from tiny_models.models import FAMILIES, Family, build
 
-from rope_xp.huggingface import patch
+from rope_xp.huggingface import patch, rotary, same_tables
 from rope_xp.huggingface.apply import APPLY_SIGNATURES, ROTATION_TOLERANCE, apply_function, largest_difference
 from rope_xp.huggingface.guard import equal_before_casts, float32_on_cpu
 from rope_xp.huggingface.rewrite import ClassRewriter, exact_table_class
@@ -186,6 +189,81 @@ def test_an_apply_function_may_have_another_layout_than_its_tables():
             rewriter.replacement_for("f", theirs, "other")
 
 
+def test_results_of_other_shapes_are_infinitely_far():
+    """Of calls that the other function takes; it may refuse some, but not all."""
+    signature, table_format = "(q, k, cos, sin)", TableFormat("once", False, Rotation("half", "half"), False, 4)
+    names = inspect.signature(APPLY_SIGNATURES[signature])
+
+    def of(function):
+        function.__signature__ = names
+        return function
+
+    def raising(error):
+        def other(**_):
+            raise error
+
+        return of(other)
+
+    same = of(lambda q, k, cos, sin: (q, k))
+    shapes = [of(lambda q, k, cos, sin: (q[..., :1], k)), of(lambda q, k, cos, sin: (torch.cat((q, q)), k))]
+    shapes += [of(lambda q, k, cos, sin: q), of(lambda **_: ())]
+    errors = [raising(error) for error in (RuntimeError, IndexError, ValueError)]
+    assert largest_difference(same, same, table_format) == 0.0
+    assert {largest_difference(same, other, table_format) for other in shapes + errors} == {inf}
+    assert {largest_difference(other, same, table_format) for other in shapes + errors} == {inf}
+    with pytest.raises(KeyError):
+        largest_difference(raising(KeyError), same, table_format)
+    some = of(lambda q, k, cos, sin: (q, k + 1) if len(cos) == 2 else (q, k)[: cos.ndim - 2])
+    assert largest_difference(some, same, table_format) == 1.0
+
+
+@for_each(
+    "name, expected",
+    {
+        "AcmeRotaryEmbedding": True, "RopeAttention": False, "RotaryLayer": False, "RotaryLayers": True,
+        "VJEPA2RopeAttention": True, "Linear": False,
+    }.items(),
+)  # fmt: skip
+def test_which_classes_are_rotary_modules(name, expected):
+    cls = type(name, (torch.nn.Module,), {})
+    assert (is_rotary(cls()), is_rotary(type("Other", (cls,), {})())) == (expected, expected)
+
+
+def test_the_error_of_a_rotary_module_is_that_with_compat(monkeypatch):
+    module, _ = rotary_module("Llama, dynamic", monkeypatch)
+    monkeypatch.setattr(same_tables, "_table_format", lambda rotary, uncast, layer_type, length: length)
+    with pytest.raises(ValueError, match="LlamaRotaryEmbedding: the format of its tables depends on the length"):
+        rotary_of(module)
+    monkeypatch.setattr(
+        same_tables, "_rotary_with_equal_tables", Mock(side_effect=lambda _, compat: 1 / 0 if compat else None)
+    )
+    assert rotary_of(module) is None
+    monkeypatch.setattr(
+        same_tables, "_rotary_with_equal_tables", Mock(side_effect=[ValueError("one"), ValueError("two")])
+    )
+    with pytest.raises(ValueError, match=r"LlamaRotaryEmbedding: one$"):
+        rotary_of(module)
+
+
+def test_patches_may_be_oblong():
+    for size, counts in ((2, (4, 6)), ((2, 3), (4, 4)), ([4, 2], (2, 6))):
+        config = SimpleNamespace(patch_size=size)
+        assert rotary._patch_counts(config, torch.zeros(1, 3, 8, 12)) == counts
+
+
+def test_which_buffers_of_a_state_dict_are_those_of_the_config():
+    initial = torch.tensor([1.0, 0.5])
+    for loaded, expected in (
+        (initial, True),
+        (initial.bfloat16(), True),
+        (initial + 0.01, False),
+        (initial[:1], False),
+        (torch.ones(3), False),
+        (initial.to("meta"), False),
+    ):
+        assert rotary._is_equal(loaded, initial) == expected
+
+
 def test_a_function_whose_cell_is_empty_stays():
     def function():
         return unknown
@@ -315,6 +393,7 @@ def test_buffers_that_equal_computed_values_within_a_tolerance(kind, cast):
     for sign, number in product((-1, 1), range(3)):
         there = torch.arange(3) == number
         near, far = (computed + sign * much * tolerance * there for much in (0.99, 3.0))
+        assert equal_before_casts(computed.to(kind), computed.to(kind), 0 * tolerance)
         if kind.is_complex:
             assert equal_before_casts(near.to(kind), computed.to(kind), tolerance)
             assert not equal_before_casts(far.to(kind) * 1j**number, computed * 1j**number, tolerance)

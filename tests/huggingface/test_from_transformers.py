@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.llama import modeling_llama
 
 from rope_xp import RotaryEmbedding, from_config
-from rope_xp.huggingface import from_transformers, reading_models
+from rope_xp.huggingface import from_transformers, probing, reading_models
 from rope_xp.huggingface.probing import calls_apply_function
 
 torch.set_num_threads(1)
@@ -155,6 +155,9 @@ class AcmeModel(PreTrainedModel):
         if config.mistake == "no model":
             raise RuntimeError("a part is missing")
         self.rotary_emb, self.attention = AcmeRotaryEmbedding(config), AcmeAttention(config)
+        if config.mistake == "two kinds":
+            self.other = type("AcmeOtherAttention", (AcmeAttention,), {})(config)
+            self.other.head_dim = 16
         self.tower = nn.Module()  # the attention is not in it
         self.tower.rotary_emb = type("AcmeTowerRotaryEmbedding", (AcmeRotaryEmbedding,), {"step": 5.0})(config)
         self.post_init()
@@ -180,6 +183,7 @@ def test_a_family_of_tomorrow():
     [
         ("tables in halves", "in the order of another layout"),
         ("other keys", "apply_rotary_to_both rotates queries and keys by different angles"),
+        ("two kinds", "must be rotated alike; got 2 rotations: AcmeAttention with rotary_emb, AcmeOtherAttention with"),
         ("no call", "AcmeAttention calls no apply function"),
         ("positions from 2 on", "must be a rotary embedding; got angles of position + 2, which no value has"),
     ],
@@ -234,6 +238,71 @@ def test_which_modules_call_an_apply_function():
 
     found = [calls_apply_function(each) for each in (AcmeAttention, Decorated, Method, AcmeRotaryEmbedding, nn.Linear)]
     assert found == [True, True, False, False, False]
+
+
+def test_the_width_of_a_head_whose_first_channels_are_queries():
+    """By the distance between heads or tokens in memory, if the attention names it."""
+    heads = torch.zeros(1, 61, 4, 12)
+    for queries, name, width in (
+        (heads[..., :8], "head_dim", 12),
+        (heads[..., :8].transpose(1, 2), "head_size", 12),
+        (heads[..., :8], "attention_head_size", 12),
+        (heads[..., :8], "size", 8),
+        (heads[..., 4:], "head_dim", 8),
+        (heads[:, :, :1, ::2], "head_dim", 6),
+        (heads, "head_dim", 12),
+        (heads[:, :, :1, :8], "head_dim", 8),
+    ):
+        assert probing._head_width(SimpleNamespace(**{name: 12}), queries) == width
+
+
+def test_the_widths_of_hidden_states():
+    """That of the config first, then those of projections, three at most."""
+    attention = nn.Sequential(*(nn.Linear(width, 2) for width in (8, 4, 8, 6, 5)), nn.Dropout())
+    assert probing._input_widths(attention) == [8, 4, 6]
+    for hidden, widths in ((6, [6, 8, 4]), (7, [7, 8, 4]), ("7", [8, 4, 6]), (None, [8, 4, 6])):
+        attention.config = SimpleNamespace(hidden_size=hidden)
+        assert probing._input_widths(attention) == widths
+    with pytest.raises(ValueError, match="Dropout has no linear projection"):
+        probing._input_widths(nn.Dropout())
+
+
+def test_tables_of_a_layer_type_are_taken_by_its_name():
+    cos, sin = torch.ones(1), torch.zeros(1)
+    tables = probing._Tables((cos, sin), "full_attention")
+    assert tables[0] is cos and tables[1] is sin and tables["full_attention"] == (cos, sin)
+    with pytest.raises(KeyError, match="the attention has layer type 'sliding_attention'"):
+        tables["sliding_attention"]
+
+
+def test_the_rotary_module_that_is_nearest_to_an_attention():
+    """One beside a module around the attention, then one with more common names."""
+    for attention, rotary, nearness in (
+        ("model.layers.0.attn", "model.rotary", (True, 1)),
+        ("model.layers.0.attn", "model.layers.0.rotary", (True, 3)),
+        ("model.layers.0.attn", "model.layers.1.rotary", (False, 2)),
+        ("a.attn", "rotary", (True, 0)),
+        ("a.attn", "b.rotary", (False, 0)),
+    ):
+        assert reading_models._nearness(attention, rotary) == nearness
+
+
+def test_the_kind_and_the_length_of_an_error(monkeypatch):
+    class Own(ValueError, OSError):
+        pass
+
+    for length, error in product((900, 960, 985, 999, 1000, 1500), (TypeError, ValueError, FileNotFoundError, Own)):
+        monkeypatch.setattr(reading_models, "_config_of", Mock(side_effect=error("x" * length)))
+        with pytest.raises(ValueError if error is Own else error) as caught:
+            from_transformers({})
+        assert type(caught.value) is (ValueError if error is Own else error)
+        kept = "x" * length if length < 1000 else f"{'x' * 990} ..."
+        assert str(caught.value) == kept
+    for error in (PermissionError, ConnectionError):
+        monkeypatch.setattr(reading_models, "_config_of", Mock(side_effect=error("x")))
+        with pytest.raises(OSError, match=r"^x$") as caught:
+            from_transformers({})
+        assert type(caught.value) is (PermissionError if error is PermissionError else OSError)
 
 
 def test_the_layers_of_a_type():
