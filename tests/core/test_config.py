@@ -253,6 +253,17 @@ def test_layers_without_rotation_are_none():
         assert "".join("01"[rope is not None] for rope in ropes) == row["rotated"], row
 
 
+def test_transformers_gives_each_third_pair_to_an_axis():
+    """An axis with more pairs than that loses them to the first one."""
+    for pairs in (63, 64, 65):
+        sections = {"mrope_section": [pairs - 50, 25, 25], "mrope_interleaved": True, **DEFAULT}
+        config = of("qwen3_vl_text", 2 * pairs, rope_theta=1e4, rope_parameters=sections)
+        height, width = (len(range(start, pairs, 3)) for start in (1, 2))
+        assert from_config(config, **UPSTREAM).sections.sizes == (pairs - height - width, height, width)
+        sections["mrope_section"] = [pairs - 6, 4, 2]
+        assert from_config(config, **UPSTREAM).sections.sizes == (pairs - 6, 4, 2)
+
+
 def test_what_differs_between_layers_needs_the_layer():
     bases = of("granite_swa", 16, layer_rope_theta=[1e4, 0, 500.0])
     assert [from_config(bases, layer=layer).base for layer in (0, 2)] == [1e4, 500.0]
@@ -353,6 +364,15 @@ WITHOUT_EFFECT = [
 @for_each("keys", WITHOUT_EFFECT)
 def test_keys_that_change_no_position(keys):
     assert from_config(llama(**keys)) == half(base=5e5)
+
+
+def test_a_factor_that_is_null_is_the_ratio_of_the_lengths():
+    """In YaRN, also below 1; in LongRoPE, where it may be left out, too."""
+    assert from_config(scaled("yarn", **ORIGINAL, factor=None)).scaling.factor == 4.0
+    for original, ratio in ((2048, 4.0), (16_384, 1.0)):
+        for factor in ({}, {"factor": None}):
+            block = {**FACTORS, LENGTH: original, **factor}
+            assert from_config(scaled("longrope", **block)).scaling.factor == ratio
 
 
 def test_a_length_may_be_a_whole_number_in_floating_point():
@@ -545,6 +565,7 @@ OLMO3 = bare("olmo3", rope_theta=7e5)
 NESTED = {"rope_parameters": {SLIDING: DEFAULT, FULL: LINEAR}}
 LONG_PHI = {"head_dim": 8, "rope_theta": 1e4, "max_position_embeddings": 131_072, LENGTH: 4096}
 LONG_BLOCK = {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}}
+ALPHA = {"rope_scaling": {"type": "dynamic", "alpha": 50.0, "factor": 1.0}}
 # A config, arguments, an attribute, and what it is in truth and upstream, as text.
 MISTAKES = [
     (OLMO3, {"layer_type": SLIDING}, "base", "700000.0", "500000.0"),
@@ -552,6 +573,14 @@ MISTAKES = [
     ({**OLMO3, **NESTED}, {"layer_type": SLIDING}, "base", "700000.0", "700000.0"),
     (of("phi3", **LONG_PHI, **LONG_BLOCK), {"seq_len": 8192}, "scaling.long_factor", *["(4.0, 4.0, 4.0, 4.0)"] * 2),
     (of("phimoe", **LONG_PHI), {}, "scaling", None, None),
+    ({**GEMMA3, "rope_scaling": {"type": "linear", **LINEAR}}, {"layer": 5}, "scaling.factor", "8.0", "8.0"),
+    (scaled("linear", factor=8.0), {}, "scaling.factor", "8.0", "8.0"),
+    (bare("hunyuan_v1_dense", **ALPHA), {"seq_len": 8192}, "scaling.factor", "50.0", "50.0"),
+    (bare("hunyuan_v1_dense", **ALPHA, max_position_embeddings=None), {"seq_len": 1}, "scaling.factor", *["50.0"] * 2),
+    (of("step3p5", 64, rope_theta=[1e4, 5e4], layer_types=[FULL] * 2), {"layer": 1}, "base", "50000.0", "10000.0"),
+    (of("step3p5", 64, rope_theta=[1e4, 5e4], layer_types=[FULL, SLIDING]), {"layer": 1}, "base", *["50000.0"] * 2),
+    (llama(partial_rotary_factor=1.0, rope_scaling=LINEAR), {}, "rotary_dim", "128", "128"),
+    (llama(partial_rotary_factor=1.0), {}, "_provenance.remarks", "()", "()"),
 ]
 MISTAKES = [dict(zip(("config", "options", "attribute", "right", "upstream"), each)) for each in MISTAKES]
 
@@ -704,6 +733,14 @@ WRONG += [
     {"config": config, "options": options, "error": "ValueError", "message": message}
     for config, options, message in [
         (of("llava", hiden_size=64), {}, "hidden_size must have this spelling in the config; got 'hiden_size'"),
+        (
+            of("step3p5", 64, rope_theta=[1e4], layer_types=[FULL, SLIDING]),
+            {**UPSTREAM, "layer": 0},
+            "rope_theta must have a number for each layer; got 1",
+        ),
+        (scaled("yarn", **ORIGINAL), {}, "rope_scaling of type 'yarn' must have factor; got original"),
+        (scaled("linear", factor=None), {}, "rope_scaling of type 'linear' must have factor; got factor, type"),
+        (scaled("llama3", **{**LLAMA3, "factor": None}), {}, "rope_scaling of type 'llama3' must have factor; got fac"),
         (of("llava", hiden_size=64), {"part": "audio"}, "part must be one of text; got 'audio'"),
         (of("llava", hiden_size=64), {"part": "vision"}, "part must be one of text; got 'vision'"),
         (
