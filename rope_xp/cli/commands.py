@@ -117,7 +117,7 @@ def _shown(report: ReportT) -> ReportT:
 @click.argument("b", required=False)
 @options(
     CONTEXT,
-    click.option("--tolerance", type=float, help="The accepted change of a unit score."),
+    click.option("--tolerance", type=float, help="The accepted change of a score of two vectors of length 1."),
     CALLS,
     click.option("--positions-ignored", is_flag=True, help="Accept a function that ignores its positions."),
     CONFIG,

@@ -92,7 +92,7 @@ def compare(
     >>> for sentence in report.summary.split(". "):
     ...     print(sentence)
     The two differ
-    At position 1, a unit score first changes by more than 1 %
+    At position 1, scores first change by more than 1 %
     At position 4,095, 48 % of attention moves to other tokens
     Likely cause: base (a: 10,000; b: 500,000).
     """

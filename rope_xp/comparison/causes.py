@@ -106,7 +106,12 @@ PROPERTIES = (
         "Check which channels of a head are rotated (partial_rotary_factor).",
         fields=("rotary_dim", "first_channel"),
     ),
-    Property("base", lambda each, rope: number(rope.base), "Check the base (rope_theta).", fields=("base",)),
+    Property(
+        "base",
+        lambda each, rope: number(rope.base),
+        "Check the base (rope_theta), and the exponent: -2 j / rotary_dim for pair j.",
+        fields=("base",),
+    ),
     Property(
         "attention factor",
         lambda each, rope: number(each.attention_factor),

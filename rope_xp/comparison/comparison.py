@@ -321,7 +321,8 @@ def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | No
     if first is not None and any(each.behaviour is not None and each.behaviour.rope is None for each in both):
         causes = tuple("rotation" if cause == "unknown" else cause for cause in causes)
     is_comparable = has_results or set(causes) > {"unknown"} or "unknown" not in causes
-    advice = _advice(causes) if is_comparable else (OF_CALLS,)
+    why = any(each.problems for each in both)  # then `identify` would say the same once more
+    advice = _advice([cause for cause in causes if cause != "unknown" or not why]) if is_comparable else (OF_CALLS,)
     return Comparison(
         same=is_same,
         comparable=is_comparable,

@@ -21,6 +21,13 @@ class Difference(NamedTuple):
     b: str
 
 
+# Causes that are not a property of an embedding, in words.
+OF_CALLS = {
+    "calls": "results depend on the call",
+    "length": "some positions have no result",
+}
+
+
 def _name(each: Difference) -> str:
     return each.cause
 
@@ -103,9 +110,9 @@ class Comparison(Report):
             return []
         rows = [
             ("compared", "", f"{'some of ' if self.sample else ''}positions 0 to {number(self.context - 1)}"),
-            ("unit score", "", "the product of two vectors of length 1; one is rotated"),
-            ("tolerance", "", f"a unit score may change by {self.tolerance:.2g}"),
-            ("last position", "", f"a unit score changes by up to {self.largest_change:.3g}"),
+            ("score", "", "the product of two vectors of length 1; one is rotated"),
+            ("tolerance", "", f"a score may change by {self.tolerance:.2g}"),
+            ("last position", "", f"a score changes by up to {self.largest_change:.3g}"),
         ]
         if self.attention_moved is None:
             return rows
@@ -127,14 +134,14 @@ class Comparison(Report):
     def _where(self) -> str:
         if self.first_position is not None:
             where = number(self.first_position)
-            return f"The two differ. At position {where}, a unit score first changes by more than 1 %."
+            return f"The two differ. At position {where}, scores first change by more than 1 %."
         if not self.comparable:
             return "The two could not be compared."
         if self.causes == ("softmax scale",):
             return "The two rotate alike, but they ask for different scales of the softmax."
         if self.largest_change is None:
             return "The two differ."
-        return f"The two differ, but no unit score changes by more than 1 % below position {number(self.context)}."
+        return f"The two differ, but no score changes by more than 1 % below position {number(self.context)}."
 
     @property
     def _attention(self) -> list[str]:
@@ -154,7 +161,7 @@ class Comparison(Report):
         if self.causes == ("unknown",):
             return [] if self.problems else ["No known mistake explains it."]
         found = {each.cause: words(each) for each in self.differences}
-        named = [found.get(cause, cause) for cause in self.causes]
+        named = [found.get(cause) or OF_CALLS.get(cause, cause) for cause in self.causes]
         return [f"Likely cause{'s' if len(named) > 1 else ''}: {'; '.join(named)}."]
 
     @property

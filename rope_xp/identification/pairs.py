@@ -162,7 +162,8 @@ def why_no_rotation(rotations: Rotations) -> str:
             return f"both channels of pairs such as {pair} get the same sign of sin; one must be negative"
         return (
             f"the two channels of a pair such as {pair} are multiplied by sines and cosines of different angles, "
-            "because the tables repeat frequencies in the order of another layout"
+            "as where tables repeat frequencies in the order of another layout: neighbouring channels need each one "
+            "twice in a row, halves the whole list twice"
         )
     return f"pairs of channels such as {pair} do not keep their length and their angle"
 

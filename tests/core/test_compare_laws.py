@@ -232,10 +232,10 @@ REPORT = Comparison(
     advice=("Check the base.",),
     attention_moved=0.25,
 )
-DIFFER, LATER = "The two differ.", "The two differ, but no unit score changes by more than 1 % below position 4,096."
+DIFFER, LATER = "The two differ.", "The two differ, but no score changes by more than 1 % below position 4,096."
 MOVES, CAUSES = (
     "At position 4,095, 25 % of attention moves to other tokens.",
-    "Likely causes: base (a: 1; b: 2); length.",
+    "Likely causes: base (a: 1; b: 2); some positions have no result.",
 )
 SCORES = (
     "If each of them rotates both queries and keys, their scores are equal. Scores change where the two are mixed, as "
@@ -247,7 +247,7 @@ SUMMARIES = [
     ({}, f"{LATER} {MOVES} {CAUSES} It fails."),
     (
         {"first_position": 1000},
-        f"{DIFFER} At position 1,000, a unit score first changes by more than 1 %. {MOVES} {CAUSES} It fails.",
+        f"{DIFFER} At position 1,000, scores first change by more than 1 %. {MOVES} {CAUSES} It fails.",
     ),
     ({"scores_are_same": True, "problems": ()}, f"{LATER} {MOVES} {CAUSES} {SCORES}with cached keys."),
     ({"attention_moved": 1e-4}, f"{LATER} {MOVES.replace('25', '0.01')} {CAUSES} It fails."),
@@ -256,7 +256,7 @@ SUMMARIES = [
     (UNMEASURED, f"{DIFFER} {CAUSES} It fails."),
     ({**UNMEASURED, "comparable": False, "causes": ("unknown",)}, "The two could not be compared. It fails."),
     ({**UNMEASURED, "causes": ("unknown",), "problems": ()}, f"{DIFFER} No known mistake explains it."),
-    ({"causes": ("length",)}, f"{LATER} {MOVES} Likely cause: length. It fails."),
+    ({"causes": ("length",)}, f"{LATER} {MOVES} Likely cause: some positions have no result. It fails."),
     ({"causes": ()}, f"{LATER} {MOVES} It fails."),
     (
         {"causes": ("softmax scale",), "scores_are_same": True},
@@ -280,7 +280,7 @@ def test_a_report_in_words(changes, summary):
     measured = report.largest_change is not None
     assert ("compared positions 0 to 4,095" in shown) == (measured and not report.sample)
     assert ("compared some of positions 0 to 4,095" in shown) == (measured and bool(report.sample))
-    assert ("last position a unit score changes by up to 0.5" in shown) == measured
+    assert ("last position a score changes by up to 0.5" in shown) == measured
     assert ("moves to other tokens (32 random queries" in shown) == (report.attention_moved is not None)
 
 

@@ -79,7 +79,7 @@ def test_values_differ_from_the_position_of_brute_force(one, other, alike):
     back = compare(other[0], one[0], context=CONTEXT)
     assert (back.first_position, back.same) == (report.first_position, report.same)
     if first is not None and not unsure:
-        assert f"At position {first:,}, a unit score first changes" in report.summary
+        assert f"At position {first:,}, scores first change" in report.summary
     if report.same and (change == 0).all():
         assert report.causes == ()
 
