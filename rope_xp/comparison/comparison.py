@@ -214,11 +214,10 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
         causes, is_same = (*causes, "softmax scale"), False
     scores = is_same or first_beyond(a.of_scores(), b.of_scores(), tolerance, context) is None
     if of_calls:
-        found = {**fixed, "same": False}
         # Phases are those of other calls. What makes calls differ may be what makes phases look rounded.
         unknown = {"phase precision"} if {"calls", "state"} & {*of_calls} else {}
         acting = tuple(cause for cause in causes if not is_same and cause not in unknown)
-        return _report(one, other, (*acting, *of_calls), first, None, None, found)
+        return _report(one, other, (*acting, *of_calls), first, None, None, fixed)
     if rounded:
         measured = [each if f.probe is None else with_own_factors(each, f.probe) for each, f in zip((one, other), both)]
         a, b = (each.map(directions) for each in measured)

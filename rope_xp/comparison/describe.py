@@ -104,35 +104,55 @@ def finding_of_function(probe: Probe, reference: Embedding | None, context: int,
     if probe.axis == "batch":
         return found.with_cause("calls", "The function rotates each row of a batch by its number in the batch.")
     if probe.follows == "index":
-        words = "The function ignores positions and counts the rows of x."
-        found = found._replace(problems=(words,))
-        if not positions_ignored and probe.axis == "seq":
-            found = found.with_cause("calls", "If that is meant, pass positions_ignored=True.")
-        if not probe.is_stated and probe.axis == "seq":
-            words = (
-                f"It was called with x of ({probe.shape}): state `shape` as in your model, or a wrong axis is not seen."
-            )
-            found = found._replace(problems=(*found.problems, words))
+        found = _of_rows(found, probe, positions_ignored)
         if probe.axes > 1:
             return found if found.causes else found.with_cause("unknown", "It cannot follow several position axes.")
-    irregular = irregularity(probe, context)
-    length = _length(probe, context)
+    found = _of_calls(found, probe, context)
+    if found.length is not None and found.length < 8:
+        return found
+    return _of_constant(found, probe) if probe.follows == "nothing" else _of_search(found, probe, reference, context)
+
+
+def _of_rows(found: Finding, probe: Probe, positions_ignored: bool) -> Finding:
+    """What is wrong with a function that ignores positions."""
+    found = found._replace(problems=("The function ignores positions and counts the rows of x.",))
+    if probe.axis != "seq":
+        return found
+    if not positions_ignored:
+        found = found.with_cause("calls", "If that is meant, pass positions_ignored=True.")
+    if not probe.is_stated:
+        of_shape = f"It was called with x of ({probe.shape})"
+        words = f"{of_shape}: state `shape` as in your model, or a wrong axis is not seen."
+        found = found._replace(problems=(*found.problems, words))
+    return found
+
+
+def _of_calls(found: Finding, probe: Probe, context: int) -> Finding:
+    """What is wrong with single calls, and how long the function has results."""
+    irregular, length = irregularity(probe, context), _length(probe, context)
     if length < context:
         words = _as_sentence(f"the function fails from position {length:,} on: {shorten(probe.problems[-1], 200)}")
         found = found._replace(length=length).with_cause("length", words)
-        if length < 8:
-            return found
-        irregular = irregularity(probe, length)
+        irregular = irregularity(probe, length) if length >= 8 else ""
     if irregular:
         words = "The results of the function do not follow from the channels and the positions alone"
         found = found.with_cause("calls", f"{words}: {irregular}.")
-    if probe.follows == "nothing":
-        x = np.arange(1.0, probe.head_dim + 1.0)[None]
-        y = probe(x, np.array([1]))
-        if y is None or np.abs(y - x).max() > 64 * probe.roundoff * probe.head_dim:
-            return found.with_cause("rotation", "The function gives the same result at every position that was tried.")
-        return found._replace(behaviour=Behaviour(None))
+    return found
+
+
+def _of_constant(found: Finding, probe: Probe) -> Finding:
+    """What a function does whose results do not follow from positions."""
+    x = np.arange(1.0, probe.head_dim + 1.0)[None]
+    y = probe(x, np.array([1]))
+    if y is None or np.abs(y - x).max() > 64 * probe.roundoff * probe.head_dim:
+        return found.with_cause("rotation", "The function gives the same result at every position that was tried.")
+    return found._replace(behaviour=Behaviour(None))
+
+
+def _of_search(found: Finding, probe: Probe, reference: Embedding | None, context: int) -> Finding:
+    """The behaviour that explains the function, or why there is none."""
     # Calls beyond the context could change what a function that keeps tables does below it.
+    length = found.length or context
     longest = SEARCHED_INDEX if probe.follows == "index" else min(max(length, 8), LONGEST)
     search = Search(probe, longest, reference)
     behaviour = search.run()
@@ -246,11 +266,9 @@ def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
     """Whether a position has another result in a call with few tokens than in one with many."""
     few, many = np.array([position, 0]), np.append(position, np.arange(1, count))
     one, other = (probe(np.ones((len(each), probe.head_dim)), each) for each in (few, many))
-    return (
-        one is None
-        or other is None
-        or bool(np.abs(one[0] - other[0]).max() > noise(probe.roundoff) * np.abs(one).max())
-    )
+    if one is None or other is None:
+        return True
+    return bool(np.abs(one[0] - other[0]).max() > noise(probe.roundoff) * np.abs(one).max())
 
 
 def compared(finding: Finding, context: int) -> int:

@@ -46,8 +46,7 @@ class Channels(NamedTuple):
     def unit_rows(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Two rows for each position: ones in the first and in the second channels of all pairs."""
         both = np.zeros((2, self.head_dim))
-        for side in (0, 1):
-            both[side, self.inputs[:, side]] = 1.0
+        both[[0, 1], self.inputs] = 1.0
         return np.tile(both, (len(positions), 1)), np.repeat(positions, 2)
 
     def blocks(self, results: np.ndarray) -> np.ndarray:

@@ -421,9 +421,8 @@ class Part(NamedTuple):
 def parts(probe: Probe, context: int, directions: np.ndarray | None) -> Iterator[Part]:
     """Calls at many positions below `context`: those of `positions_to_try`, or all if the function counts rows."""
     for row in range(1 if directions is None else len(directions)):
-        for positions in (
-            [np.arange(context)] if probe.follows == "index" else positions_to_try(context, probe.head_dim)
-        ):
+        tried = [np.arange(context)] if probe.follows == "index" else positions_to_try(context, probe.head_dim)
+        for positions in tried:
             yield Part(row, rows_at(probe.head_dim, positions), positions, along(directions, row, positions))
 
 
@@ -449,7 +448,7 @@ def irregularity(probe: Probe, longest: int) -> str:
     xs = [each * spread + rng.permutation(spread) for each in rows]
     where = [np.broadcast_to(each.positions[:, None], x.shape[:-1]) for each, x in zip(calls, xs)]
     expected = probe(
-        np.concatenate([x.reshape(-1, probe.head_dim) for x in xs]), np.concatenate([p.ravel() for p in where])
+        np.concatenate([x.reshape(-1, probe.head_dim) for x in xs]), np.concatenate([*map(np.ravel, where)])
     )
     if expected is None:
         return f"a call with positions in any order fails: {probe.problems.pop()}"
@@ -473,9 +472,8 @@ def _in_words(each: Call, wrong: np.ndarray) -> str:
             wrong_one, right_one = of_axis.argmax(), of_axis.argmin()
             return f"it depends on the {name}: {name} {wrong_one} gets another result than {name} {right_one}"
     at = np.argwhere(wrong)[0]
-    return (
-        f"{each.words} gives another result at position {each.positions[at[0], at[2]]:,} than a call with more tokens"
-    )
+    position = each.positions[at[0], at[2]]
+    return f"{each.words} gives another result at position {position:,} than a call with more tokens"
 
 
 def _calls(probe: Probe, longest: int, rng: np.random.Generator) -> Iterator[Call]:

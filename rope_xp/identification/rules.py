@@ -42,9 +42,8 @@ class Rule(NamedTuple):
     def in_words(self) -> str:
         if self.scaling is None:
             return f"base {self.base:g}"
-        return f"base {self.base:g} with scaling {self.scaling.describe()}" + (
-            f", {self.change}" if self.change else ""
-        )
+        change = f", {self.change}" if self.change else ""
+        return f"base {self.base:g} with scaling {self.scaling.describe()}{change}"
 
     def frequencies(self, rotary_dim: int) -> tuple[float, ...]:
         scaling = self.scaling or Scaling()
@@ -252,9 +251,8 @@ class Ramp(NamedTuple):
     @property
     def ends(self) -> tuple[int, int]:
         """The last pair that is kept, and the first one that is divided by the whole factor."""
-        return int(np.flatnonzero(self.kept >= 1.0 - self.errors)[-1]), int(
-            np.flatnonzero(self.kept > self.errors)[-1]
-        ) + 1
+        kept, divided_in_part = self.kept >= 1.0 - self.errors, self.kept > self.errors
+        return int(np.flatnonzero(kept)[-1]), int(np.flatnonzero(divided_in_part)[-1]) + 1
 
     def line(self, along: np.ndarray) -> tuple[Interval, Interval] | None:
         """Where the kept part is 1 and where it is 0, if it is linear in these numbers; None if it is not."""

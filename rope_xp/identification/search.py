@@ -294,9 +294,9 @@ class Search:
         positions = spread(int(angles.positions.max()))
         positions = positions[positions + angles.offset != 0]
         found = self._rotations_at(channels, positions)
-        if found is None:
-            return angles
-        return angles._replace(frequencies=narrowed(angles._replace(positions=positions, values=found.angle)))
+        if found is not None:
+            angles = angles._replace(frequencies=narrowed(angles._replace(positions=positions, values=found.angle)))
+        return angles
 
     def _measured(self, rotations: Rotations, angles: Angles) -> Measured:
         of_axes = self._of_axes(rotations, angles)
