@@ -161,7 +161,7 @@ def _of_search(found: Finding, probe: Probe, reference: Embedding | None, contex
         found = found.with_cause("state", "The function gives other results for a call after it was called otherwise.")
     if behaviour is None:
         found = found.with_cause("axis") if probe.axis == "heads" else found
-        return found.with_cause(search.cause, *map(_as_sentence, search.reasons))
+        return found.with_cause(search.cause, *map(_as_sentence, search.report.reasons))
     if "length" in found.causes and "NaN" in found.problems[0] and _overflows(behaviour, length):
         found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
     # Half precision adds noise to the factors.
@@ -221,21 +221,22 @@ def confirmed(
         return finding
     if behaviour.rope is None:
         directions = None
-    position = first_unlike(probe, behaviour, compared(finding, context), tolerance, directions)
+    context = compared(finding, context)
+    position = first_unlike(probe, behaviour, context, tolerance, directions)
     if position is None:
         return finding
-    for each in _in_terms_of(reference, behaviour):
-        rounded = _with_rounded_phases(probe, each, min(MOST_ROUNDED, compared(finding, context)))
-        if rounded and first_unlike(probe, rounded, compared(finding, context), tolerance, directions) is None:
+    for each in _with_rule_of(reference, behaviour):
+        rounded = _with_rounded_phases(probe, each, min(MOST_ROUNDED, context))
+        if rounded and first_unlike(probe, rounded, context, tolerance, directions) is None:
             return finding._replace(behaviour=rounded)
-    count = min(longest_call(probe.head_dim), compared(finding, context))
+    count = min(longest_call(probe.head_dim), context)
     if _is_one_of_few(probe, position, count):
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
     words = f"At position {position:,}, the function is not the one that it is at other positions."
     return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
 
 
-def _in_terms_of(reference: Embedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
+def _with_rule_of(reference: Embedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
     """A behaviour with the base and the rule of another one, which rounding may hide, and as it is."""
     if reference is not None and behaviour.rope is not None and reference.base is not None:
         try:

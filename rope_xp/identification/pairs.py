@@ -55,6 +55,15 @@ class Channels(NamedTuple):
         return np.moveaxis(read, 1, -1)
 
 
+class Fitted(NamedTuple):
+    """Frequencies in radians per position, and the largest error of each."""
+
+    values: np.ndarray
+    errors: np.ndarray
+    start: np.ndarray  # the angles at position 0
+    until: int | None  # the first of the positions 1, 2, 4, 8, ... whose angles do not follow; None if all do
+
+
 class Rotations(NamedTuple):
     """What a function does with pairs at some positions: ``length * rotation(angle)``, and what no rotation has."""
 
@@ -72,13 +81,30 @@ class Rotations(NamedTuple):
         length, error = float(np.median(self.length)), error_of(self.roundoff)
         return 1.0 if abs(length - 1.0) <= error else length, error * length
 
+    def frequencies(self) -> Fitted:
+        """Those of the angles at the positions of `powers`, which come first."""
+        # The angle at position 1 gives the frequency. Each doubling of the position halves its error, and its turns
+        # follow from the angle before.
+        start, *angles = self.angle[: len(powers(int(self.positions.max()) + 1))]
+        total, last, until = wrapped(angles[0] - start), 1, None
+        for of_position in angles[1:]:
+            total, last = 2 * total, 2 * last
+            rest = wrapped(of_position - start - total)
+            if np.abs(rest).max() > JUMP:
+                until = last
+                break
+            total = total + rest
+        values = total / last
+        errors = 2 * error_of(self.roundoff) / last + error_of(ROUNDOFF["float64"]) * np.abs(values)
+        return Fitted(values, errors, start, until)
+
     @property
     def until(self) -> int | None:
         """The first position whose angles do not follow; None if all do, or if these are no rotations."""
         if self.roundoff == inf:
             return None
         # Powers of two come first, because the frequencies follow from them.
-        w, errors, start, until = fitted(self)
+        w, errors, start, until = self.frequencies()
         if until is not None:
             return until
         off = wrapped(wrapped(self.angle - start) - exact_angles(self.positions, w))
@@ -181,36 +207,9 @@ def _list(channels: Iterable[int]) -> str:
     return ", ".join(numbers[:4]) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
 
 
-class Fitted(NamedTuple):
-    """Frequencies in radians per position, and the largest error of each."""
-
-    values: np.ndarray
-    errors: np.ndarray
-    start: np.ndarray  # the angles at position 0
-    until: int | None  # the first of the positions 1, 2, 4, 8, ... whose angles do not follow; None if all do
-
-
 def powers(seq_len: int) -> np.ndarray:
     """The positions 0, 1, 2, 4, 8, ... below `seq_len`."""
     return np.array([0, *(2**k for k in range(63) if 2**k < seq_len)])
-
-
-def fitted(rotations: Rotations) -> Fitted:
-    """The frequencies from the angles at the positions of `powers`, which come first."""
-    # The angle at position 1 gives the frequency. Each doubling of the position halves its error, and its turns follow
-    # from the angle before.
-    angle = rotations.angle[: len(powers(int(rotations.positions.max()) + 1))]
-    total, last, until = wrapped(angle[1] - angle[0]), 1, None
-    for of_position in angle[2:]:
-        total, last = 2 * total, 2 * last
-        rest = wrapped(of_position - angle[0] - total)
-        if np.abs(rest).max() > JUMP:
-            until = last
-            break
-        total = total + rest
-    values = total / last
-    errors = 2 * error_of(rotations.roundoff) / last + error_of(ROUNDOFF["float64"]) * np.abs(values)
-    return Fitted(values, errors, angle[0], until)
 
 
 def spread(longest: int) -> np.ndarray:
@@ -289,34 +288,31 @@ class Angles(NamedTuple):
     def precision_with(self, frequencies: np.ndarray, errors: np.ndarray) -> Precision:
         return precision_of(self.off(frequencies), self.where, frequencies, errors, self.roundoff)
 
+    def with_sines_exchanged(self) -> "Angles":
+        # sin + i cos is i times the conjugate of cos + i sin.
+        values, errors, start, _ = self.frequencies
+        sign = -1 if np.sin(start).mean() < 0.0 else 1
+        frequencies = Fitted(-values, errors, wrapped(sign * pi / 2 - start), None)
+        offset, _ = start_of(frequencies, self.roundoff)
+        return Angles(self.positions, sign * pi / 2 - self.values, frequencies, offset, sign, self.roundoff)
 
-def exchanged(angles: Angles) -> Angles:
-    """The angles with sine and cosine exchanged."""
-    # sin + i cos is i times the conjugate of cos + i sin.
-    sign = -1 if np.sin(angles.frequencies.start).mean() < 0.0 else 1
-    values, errors, start, _ = angles.frequencies
-    frequencies = Fitted(-values, errors, wrapped(sign * pi / 2 - start), None)
-    offset, _ = start_of(frequencies, angles.roundoff)
-    return Angles(angles.positions, sign * pi / 2 - angles.values, frequencies, offset, sign, angles.roundoff)
-
-
-def narrowed(angles: Angles) -> Fitted:
-    """The frequencies with smaller errors, from angles whose sines and cosines were rounded."""
-    # Each angle gives an interval of frequencies, and the frequency is in all of them. The rounding of a sine and a
-    # cosine changes the tangent by a factor, so angles near a quarter of a revolution are exact.
-    known, where, roundoff = angles.frequencies, angles.where, angles.roundoff
-    rest = angles.off(known.values)
-    phase = np.abs(where[:, None]) * errors_of_phases(known.values, "float32")
-    # The smallest numbers of float16 are as far apart as float32 rounds 1.
-    rounding = roundoff * (1.0 + error_of(roundoff)) * np.abs(np.sin(2.0 * angles.values)) + ROUNDOFF["float32"]
-    for error in (rounding, rounding + phase, 2.0 * rounding + phase):
-        ends = np.stack([rest - error, rest + error]) / where[:, None]
-        least, most = ends.min(axis=0).max(axis=0), ends.max(axis=0).min(axis=0)
-        if (least <= most).all():
-            values = known.values + (least + most) / 2
-            errors = (most - least) / 2 + error_of(ROUNDOFF["float64"]) * np.abs(values)
-            return known._replace(values=values, errors=errors)
-    return known
+    def narrowed(self) -> Fitted:
+        """The frequencies with smaller errors, from angles whose sines and cosines were rounded."""
+        # Each angle gives an interval of frequencies, and the frequency is in all of them. The rounding of a sine and a
+        # cosine changes the tangent by a factor, so angles near a quarter of a revolution are exact.
+        known, where, roundoff = self.frequencies, self.where[:, None], self.roundoff
+        rest = self.off(known.values)
+        phase = np.abs(where) * errors_of_phases(known.values, "float32")
+        # The smallest numbers of float16 are as far apart as float32 rounds 1.
+        rounding = roundoff * (1.0 + error_of(roundoff)) * np.abs(np.sin(2.0 * self.values)) + ROUNDOFF["float32"]
+        for error in (rounding, rounding + phase, 2.0 * rounding + phase):
+            ends = np.stack([rest - error, rest + error]) / where
+            least, most = ends.min(axis=0).max(axis=0), ends.max(axis=0).min(axis=0)
+            if (least <= most).all():
+                values = known.values + (least + most) / 2
+                errors = (most - least) / 2 + error_of(ROUNDOFF["float64"]) * np.abs(values)
+                return known._replace(values=values, errors=errors)
+        return known
 
 
 class Place(NamedTuple):

@@ -18,9 +18,6 @@ from rope_xp.identification.pairs import (
     Rotations,
     alone_in_words,
     channels_of,
-    exchanged,
-    fitted,
-    narrowed,
     powers,
     rotations_of,
     spread,
@@ -78,7 +75,7 @@ def identification_of(probe: Probe, seq_len: int = LONGEST) -> Identification:
     behaviour = search.run()
     if behaviour is not None:
         search.confirm(behaviour)
-    reasons = dict.fromkeys([*search.reasons, *probe.problems])
+    reasons = dict.fromkeys([*search.report.reasons, *probe.problems])
     return replace(search.report, reasons=tuple(each[0].upper() + each[1:] + "." for each in reasons))
 
 
@@ -94,7 +91,6 @@ class Search:
         self.seq_len = seq_len
         self.near = near
         self.cause = "unknown"
-        self.reasons: list[str] = []
         self.report = Identification(
             shape=probe.shape, axis=probe.axis, library=probe.library or None, dtype=probe.dtype or None
         )
@@ -142,8 +138,8 @@ class Search:
 
     def conclude(self, words: str = "", **known: object) -> None:
         """Add a reason, if there are words, and set fields of the report."""
-        self.reasons += [words] if words else []
-        self.report = replace(self.report, **known)
+        reasons = (*self.report.reasons, words) if words else self.report.reasons
+        self.report = replace(self.report, reasons=reasons, **known)
 
     def _require_rotated_rows(self) -> None:
         """Conclude what decides the results of rows, if positions do not. Nothing must end the search."""
@@ -253,7 +249,7 @@ class Search:
         return None if results is None else rotations_of(channels, positions, channels.blocks(results))
 
     def _frequencies(self, rotations: Rotations) -> Fitted:
-        frequencies = fitted(rotations)
+        frequencies = rotations.frequencies()
         if frequencies.until is not None:
             self.conclude("not a rotary embedding: angles are not proportional to positions")
             raise Ended(self._first_rotated(rotations))
@@ -285,7 +281,7 @@ class Search:
             angles = self._narrowed(rotations.channels, angles)
         words = f"not a rotary embedding: {words}" if offset is None else words
         self.conclude(words, offset=offset, inv_freq=tuple(angles.frequencies.values.tolist()))
-        return exchanged(angles) if offset is None else angles
+        return angles.with_sines_exchanged() if offset is None else angles
 
     def _narrowed(self, channels: Channels, angles: Angles) -> Angles:
         """Angles with frequencies from more positions if sines and cosines have few digits."""
@@ -295,7 +291,7 @@ class Search:
         positions = positions[positions + angles.offset != 0]
         found = self._rotations_at(channels, positions)
         if found is not None:
-            angles = angles._replace(frequencies=narrowed(angles._replace(positions=positions, values=found.angle)))
+            angles = angles._replace(frequencies=angles._replace(positions=positions, values=found.angle).narrowed())
         return angles
 
     def _measured(self, rotations: Rotations, angles: Angles) -> Measured:
@@ -317,7 +313,7 @@ class Search:
             along = self._rotations_at(rotations.channels, rotations.positions, axis)
             if along is None:
                 raise Ended
-            found = fitted(along._replace(roundoff=rotations.roundoff))
+            found = along._replace(roundoff=rotations.roundoff).frequencies()
             if found.until is not None:
                 raise Ended(f"along position axis {axis} alone, angles are not proportional to positions")
             rows.append(np.where(np.abs(found.values) <= found.errors, 0.0, sign * found.values))
@@ -451,7 +447,7 @@ def _differ(one: np.ndarray, other: np.ndarray, roundoff: float) -> bool:
 
 
 def _nearest_factor(measured: Measured, near: Embedding) -> float:
-    found, error, own = measured.magnitude, measured.magnitude_error, near.attention_factor
-    error = max(error, 1e-7 * found)
-    known = [each for each in (own, 1.0, own * own) if abs(each - found) <= error]
-    return known[0] if known else simplest_within(found, error)
+    found, own = measured.magnitude, near.attention_factor
+    error = max(measured.magnitude_error, 1e-7 * found)
+    known = (each for each in (own, 1.0, own * own) if abs(each - found) <= error)
+    return next(known, simplest_within(found, error))
