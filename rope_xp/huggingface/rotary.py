@@ -38,7 +38,7 @@ def _patch_centers(rotary: "Rotary", pixels: Tensor) -> Tensor:
         return centers
     move = sys.modules[type(rotary.original).__module__].augment_patches_center_coordinates
     amounts = {name: getattr(rotary.config, f"pos_embed_{name}") for name in ("shift", "jitter", "rescale")}
-    return move(centers.movedim(0, -1), **amounts).movedim(-1, 0)
+    return move(centers.T, **amounts).T
 
 
 def _patch_counts(config: PreTrainedConfig, pixels: Tensor) -> tuple[int, int]:

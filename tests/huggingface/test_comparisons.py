@@ -264,6 +264,47 @@ def test_which_buffers_of_a_state_dict_are_those_of_the_config():
         assert rotary._is_equal(loaded, initial) == expected
 
 
+def apply_rotary_of_a_test(x):
+    return x
+
+
+def calling(x, y=2, *, z=3):
+    """A text."""
+    return apply_rotary_of_a_test(x), y, z
+
+
+def calling_another(x):
+    return [calling(x) for _ in range(1)]
+
+
+def calling_none(x):
+    return sys.path, rotary_module, x
+
+
+def wrapper_of(function):
+    def wrapper(*args):
+        return function(*args)
+
+    return wrapper
+
+
+calling.mark = [1]
+
+
+def test_functions_are_rewritten_that_call_an_apply_function_directly_or_not(monkeypatch):
+    rewriter, asked = ClassRewriter(()), []
+    monkeypatch.setattr(rewriter, "replacement_for", lambda *given: asked.append(given) or (lambda x: -x))
+    new, another, wrapped = map(rewriter.rewritten, (calling, calling_another, wrapper_of(calling)))
+    assert (new(1), another(1), wrapped(1, 5)) == ((-1, 2, 3), [(-1, 2, 3)], (-1, 5, 3))
+    assert (calling(1), calling_another(1)) == ((1, 2, 3), [(1, 2, 3)])
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__dict__"):
+        assert getattr(new, name) == getattr(calling, name)
+    assert asked == [("apply_rotary_of_a_test", apply_rotary_of_a_test, __name__)]
+    for function in (calling_none, wrapper := wrapper_of(calling_none), wrapper_of(1)):
+        assert rewriter.rewritten(function) is function
+    assert rewriter.rewritten(calling) is new and rewriter.rewritten(wrapper) is wrapper
+
+
 def test_a_function_whose_cell_is_empty_stays():
     def function():
         return unknown
