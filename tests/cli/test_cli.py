@@ -523,6 +523,7 @@ def test_a_terminal_shows_every_number(run, file, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(sys, "stdout", shown := Terminal())
     run("extend", file(LLAMA), "--to", "1M")
+    assert "\x1b[1m" in shown.getvalue()  # titles are bold
     lines = re.sub("\x1b\\[[0-9;]*m", "", shown.getvalue()).splitlines()
     assert max(map(len, lines)) <= min(width, 80) and "\u2026" not in shown.getvalue()
     if width >= 80:
@@ -798,6 +799,11 @@ def test_settings_fill_their_lines():
         assert shlex.split("\n".join(lines).replace("\\\n", " ")) == words and lines[-1] == "  --two 'x y'"
         assert not any(fits(*pair, 78) for pair in pairwise(lines[:-1]))
         assert (len(body_of(["--one", "x" * (length + 5), "--two"])) == 2) == (length + 5 <= 70)
+
+
+def test_words_that_are_too_long_stay_whole():
+    values = {"a" * 40: {"b": ["x" * 100, "y"]}}
+    assert json.loads(str(Page((Entry("vllm", "keys", values),))).partition("\n")[2]) == values
 
 
 def test_every_program_has_a_place_in_the_page():

@@ -730,7 +730,12 @@ WRONG += [
 
 OF_YARN = "; ".join(f"{key} is a key of rope_type deepseek_yarn, yarn" for key in ("beta_fast", "beta_slow", "mscale"))
 WRONG += [
-    {"config": config, "options": options, "error": "ValueError", "message": message}
+    {
+        "config": config,
+        "options": options,
+        "message": message,
+        "error": f"{'Type' if 'a bool' in message else 'Value'}Error",
+    }
     for config, options, message in [
         (of("llava", hiden_size=64), {}, "hidden_size must have this spelling in the config; got 'hiden_size'"),
         (
@@ -748,6 +753,15 @@ WRONG += [
             {},
             f"{SHARE} must not be contradicted; got 0.5 in ro",
         ),
+        (
+            scaled("longrope", **FACTORS, **ORIGINAL) | {"max_position_embeddings": 0},
+            {},
+            "max_position_embeddings must be",
+        ),
+        (scaled("longrope", **FACTORS, **{LENGTH: 0}), {}, f"{LENGTH} must be greater than 0"),
+        (of("deepseek_v3", qk_rope_head_dim=64, rope_interleave="x"), {}, "rope_interleave must be a bool"),
+        (llama(rope_interleave=True), {}, "rope_interleave must be False for this model_type; got True"),
+        (llama("mixtral", rope_traditional="x"), {}, "rope_traditional must be a bool"),
         (llama(rotary_pct=-1), {}, f"{SHARE} must be greater than 0"),
         (llama(rotary_pct=128.5), {}, f"{SHARE} must be at most 128, the head_dim; got 128.5"),
         (llama(rotary_pct=1.5), {}, "the number of rotated channels must be at most head_dim=128; got 192"),
