@@ -42,7 +42,7 @@ PACKAGES = {
 # The folders of tests of every package, and those of some packages besides.
 FOLDERS = ("core", "numpy", "cli")
 MORE_FOLDERS = {
-    "arrays": ("torch", "jax"),
+    "arrays": ("torch", "jax", "export"),
     "embedding": ("torch", "jax"),
     "kernels": ("torch", "jax", "triton"),
     "huggingface": ("huggingface",),
