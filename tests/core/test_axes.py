@@ -1,6 +1,7 @@
 """Several position axes, pairings and spans of every kind: all of them frequencies and pairs."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -114,6 +115,34 @@ def test_a_single_vector_has_a_position_on_each_axis(xp):
         sincos = rope.sincos(where[:, row], like=x)
         assert_numbers(xp, rope.rotate(x[row, :], sincos, seq_dim=0), xp.numpy(rotated)[row])
         assert_numbers(xp, rope(x[row, :], positions=where[:, row], seq_dim=0), xp.numpy(rotated)[row])
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3, 4])
+def test_positions_and_tables_broadcast_or_belong_to_tokens_and_leading_axes(axes):
+    """Of every shape. Those with fewer axes than tokens have are "seq", "batch seq", ...; any other size is refused."""
+    sizes, rope = (2, 3, 4, 5)[:axes], embedding(head_dim=6, kernel="reference")
+    x, draw = random(*sizes, 6), np.random.default_rng(0)
+    for seq, count in product(range(axes), range(1, axes + 1)):
+        is_full, wanted = count == axes, np.asarray(sizes if count == axes else (*sizes[: count - 1], sizes[seq]))
+        for ones in product((False, True), repeat=count):
+            where = draw.integers(0, 100, np.where(ones, 1, wanted))
+            rotated = [
+                partial(rope, x, positions=where, seq_dim=seq),
+                partial(rope.rotate, x, rope.sincos(where), seq_dim=seq - axes - 1),
+            ]
+            if not (is_full or (count - 1 <= seq and not ones[-1])):
+                assert_all_raise((call, ValueError, "must .*got") for call in rotated)
+                continue
+            whole = np.empty(sizes, int)
+            for token in np.ndindex(*sizes):
+                own = token if is_full else (*token[: count - 1], token[seq])
+                whole[token] = where[tuple(0 if one else index for one, index in zip(ones, own))]
+            for call in rotated:
+                np.testing.assert_array_equal(call(), rope(x, positions=whole, seq_dim=seq))
+        for axis in range(count):
+            where = np.zeros(wanted + (np.arange(count) == axis), int)
+            refused = [partial(rope, x, positions=where), partial(rope.rotate, x, rope.sincos(where))]
+            assert_all_raise((partial(call, seq_dim=seq), ValueError, "must .*got") for call in refused)
 
 
 def test_reverse_rotates_by_the_negative_angles(xp):
