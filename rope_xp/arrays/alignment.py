@@ -119,7 +119,7 @@ def _aligned_heads(shape: tuple[int, ...], x: Array, seq_dim: int, heads: int, h
     heads_axis, seq_axis = checks.axis(heads_dim, x, "heads_dim"), checks.axis(seq_dim, x)
     other_sizes = tuple(size for axis, size in enumerate(x.shape[:-1]) if axis != heads_axis)
     axes = None
-    if heads_axis != seq_axis and len(shape) >= 2 and x.shape[heads_axis] == shape[-2] == heads:
+    if heads_axis != seq_axis and shape[-2:-1] == (x.shape[heads_axis],) == (heads,):
         axes = _broadcast_shape(shape[:-2], other_sizes, seq_axis - (heads_axis < seq_axis))
     if axes is None:
         raise wrong_value(

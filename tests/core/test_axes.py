@@ -1,5 +1,6 @@
 """Several position axes, pairings and spans of every kind: all of them frequencies and pairs."""
 
+import re
 from functools import partial
 from itertools import product
 
@@ -143,6 +144,73 @@ def test_positions_and_tables_broadcast_or_belong_to_tokens_and_leading_axes(axe
             where = np.zeros(wanted + (np.arange(count) == axis), int)
             refused = [partial(rope, x, positions=where), partial(rope.rotate, x, rope.sincos(where))]
             assert_all_raise((partial(call, seq_dim=seq), ValueError, "must .*got") for call in refused)
+
+
+def test_heads_with_own_frequencies_are_rotated_as_if_alone():
+    """At each axis of heads and of tokens, by tables for all axes, or for tokens and leading axes."""
+    inv_freq = np.geomspace(1.0, 0.01, 9).reshape(1, 3, 3).tolist()
+    rope = embedding(head_dim=6, base=None, inv_freq=inv_freq, kernel="reference")
+    for heads, seq, count in product(range(4), range(4), range(1, 4)):
+        sizes = [2, 4, 5]
+        own_seq = seq - (heads < seq)
+        if heads == seq or (count < 3 and count - 1 > own_seq):
+            continue
+        shape = sizes if count == 3 else [*sizes[: count - 1], sizes[own_seq]]
+        where = np.random.default_rng(0).integers(0, 100, shape)
+        x = random(*sizes[:heads], 3, *sizes[heads:], 6)
+        axes = {"seq_dim": seq, "heads_dim": heads}
+        alone = [
+            rope.replace(inv_freq=row)(x.take(head, heads), positions=where, seq_dim=own_seq)
+            for head, row in enumerate(inv_freq[0])
+        ]
+        np.testing.assert_array_equal(rope(x, positions=where, **axes), np.stack(alone, heads))
+        np.testing.assert_array_equal(rope.rotate(x, rope.sincos(where), **axes), np.stack(alone, heads))
+
+
+def test_arrays_with_unlike_axes_are_rotated_as_if_alone(xp, kernel):
+    """In one call, by the same positions, tables, or rows of tables."""
+    rope, where = embedding(kernel=kernel), xp.array(np.asarray([3, 1, 4, 1, 5]), "int32")
+    wide, narrow = xp.random(2, 5, 3, 14), xp.random(2, 5, 14)
+    tables = rope.sincos(xp.array(np.arange(6), "int32"), like=wide)
+    for given in (
+        {"positions": where},
+        {"sincos": rope.sincos(where, like=wide)},
+        {"sincos": tables, "positions": where},
+    ):
+        for arrays in ((wide, narrow, narrow, wide), (narrow, wide)):
+            for x, result in zip(arrays, rope(*arrays, seq_dim=1, **given)):
+                assert_numbers(xp, result, rope(x, seq_dim=1, **given))
+
+
+def test_messages_say_which_shapes_fit():
+    """Shapes of x without channels, seq_dim, a shape that does not fit, and the shapes that do, with a hint."""
+    cases = [
+        ((2, 5, 3), 1, (4,), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=5 of x (seq_dim=1), or ", ""),
+        ((2, 5, 3), 0, (5, 2), "be (seq{0}) with seq=2 of x (seq_dim=0), or ", ""),
+        ((2, 3, 1), 2, (), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", "None"),
+        ((2, 3, 1), 2, (2,), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", ":, None"),
+        ((2, 3, 1), 2, (3, 1), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", ""),
+        ((), 0, (3, 1), "", ""),
+    ]
+    messages = []
+    for sizes, seq_dim, shape, fit, hint in cases:
+        x, tables = random(*sizes, 14), (np.ones((*shape, 7), np.float32),) * 2
+        of_x = f" for x of shape {x.shape}"
+        hint = f": for one token, positions[{hint}]" if hint else ""
+        fits = f"positions must {fit.format('')}have one axis less than x; got shape {shape}{of_x}{hint}"
+        messages.append((partial(embedding(), x, positions=np.zeros(shape, int), seq_dim=seq_dim), fits))
+        fits = f"tables must {fit.format(', pairs')}have as many axes as x; got shape {(*shape, 7)}{of_x}"
+        messages.append((partial(embedding(), x, sincos=tables, seq_dim=seq_dim), fits))
+    rope = embedding(head_dim=4, base=None, inv_freq=(((1.0, 0.5),) * 3,))
+    for shape, axes in (((5, 2, 2), (1, 2)), ((4, 3, 2), (1, -2)), ((5, 3, 2), (2, 2)), ((2,), (1, 2))):
+        fits = (
+            "tables must be (seq, heads, pairs) or (batch, seq, heads, pairs), where seq is the size of axis "
+            "seq_dim={} of x and heads=3 the size of its axis heads_dim={}; got tables of shape {} for x of shape "
+            "(2, 5, 3, 4)"
+        ).format(*axes, shape)
+        call = partial(rope, random(2, 5, 3, 4), sincos=(np.ones(shape, np.float32),) * 2)
+        messages.append((partial(call, seq_dim=axes[0], heads_dim=axes[1]), fits))
+    assert_all_raise((call, ValueError, f"^RotaryEmbedding: {re.escape(fits)}$") for call, fits in messages)
 
 
 def test_reverse_rotates_by_the_negative_angles(xp):
