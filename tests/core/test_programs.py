@@ -221,6 +221,15 @@ def test_views_of_arrays_hold_the_same_numbers():
             assert memory.extents(pieces).are_apart(pieces) is are_apart
 
 
+@pytest.mark.parametrize("size", [16, 2**18 - 16, 2**18, 2**22, 2**22 + 16])
+def test_memory_between_operations_is_at_least_that_of_two_huge_pages(size):
+    """Unless it is little, so that NumPy asks for huge pages."""
+    x = memory.empty((2, size // 16), like=np.zeros(1))
+    assert x.shape == (2, size // 16) and x.dtype == float and x.flags.c_contiguous
+    assert x.base.nbytes == (max(size, 2**22) if size >= 2**18 else size)
+    assert memory.complex_numbers(x, -x).base.nbytes == (max(2 * size, 2**22) if size >= 2**17 else 2 * size)
+
+
 def test_arrays_overlap_if_it_takes_too_long_to_tell():
     """Arrays of NumPy's own tests, whose strides are hard to compare."""
     whole = np.zeros(192_163_377, np.int8)

@@ -3,6 +3,7 @@
 import ctypes
 from threading import Barrier, get_ident
 from time import perf_counter, sleep
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -148,6 +149,19 @@ def test_a_process_without_further_threads_works_alone(pause, monkeypatch):
     done = []
     threads.run(entry_of(lambda _: done.append(1) or 3), 0, 3, 2)
     assert done == [1]
+
+
+@pytest.mark.parametrize(
+    "file", [None, "none.so", np.random._pcg64.__file__], ids=["no module", "no library", "no OpenMP"]
+)
+def test_without_openmp_plain_threads_run(monkeypatch, tmp_path, file):
+    def module(name):
+        if file is None:
+            raise ImportError(name)
+        return SimpleNamespace(__file__=str(tmp_path / file))  # an absolute path stays
+
+    monkeypatch.setattr(threads, "import_module", module)
+    assert threads._openmp.__wrapped__(of_torch=False) is None
 
 
 @pytest.mark.parametrize("is_fork, is_worker", [(True, False), (False, True)])
