@@ -9,8 +9,18 @@ import pytest
 from errors import assert_all_raise
 from samples import embedding, random
 
+from rope_xp.arrays.libraries import imported
 from rope_xp.arrays.signature import signature_of
 from rope_xp.positions import augment, normalized
+
+
+def test_functions_are_tried_with_arrays_of_jax():
+    """After those of NumPy, in 64 bits where they exist."""
+    first, *_, last = imported()
+    assert isinstance(first, np.ndarray) and first.dtype == "float64" and first.shape == (0,)
+    assert isinstance(last, jax.Array) and last.dtype == "float32" and last.shape == (0,)
+    with jax.enable_x64(True):
+        assert imported()[-1].dtype == "float64"
 
 
 def test_one_key_is_a_source_of_random_numbers_and_other_arrays_are_none():

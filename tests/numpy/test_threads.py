@@ -151,9 +151,7 @@ def test_a_process_without_further_threads_works_alone(pause, monkeypatch):
     assert done == [1]
 
 
-@pytest.mark.parametrize(
-    "file", [None, "none.so", np.random._pcg64.__file__], ids=["no module", "no library", "no OpenMP"]
-)
+@pytest.mark.parametrize("file", [None, "none.so", np.random._pcg64.__file__], ids=["no module", "no file", "other"])
 def test_without_openmp_plain_threads_run(monkeypatch, tmp_path, file):
     def module(name):
         if file is None:

@@ -47,6 +47,19 @@ def test_huge_pages_are_the_whole_pages_within_a_tensor(monkeypatch, size):
         advised.clear()
 
 
+def test_large_results_on_the_processor_are_made_in_huge_pages(monkeypatch):
+    monkeypatch.setattr(memory, "_advise", print)
+    small, large, meta = torch.empty(3), torch.empty(2**25, dtype=torch.uint8), torch.empty(2**25, device="meta")
+    cases = [(small, None, False), (large, None, True), (large[1:], None, False), (meta, None, False)]
+    cases += [(small, 2**25, True), (small, 2**25 - 1, False), (large, 3, False), (meta, 2**25, False)]
+    for x, size, is_large in cases:
+        made = memory.functions(x, size)
+        of_pages = [
+            getattr(each, "func", None) is memory._in_huge_pages for each in (made.empty_like, made.empty_float32)
+        ]
+        assert of_pages == [is_large] * 2
+
+
 def rotate(x, sin=SINCOS[0], cos=SINCOS[1], *, layout="half", kernel="numba", **options):
     return apply_rotary_pos_emb(x, (sin, cos), layout=layout, kernel=kernel, **options)
 
