@@ -36,6 +36,7 @@ from rope_xp import (
     compare,
     identify,
 )
+from rope_xp.identification.rules import Target, changed_rule_of, rule_of
 
 HEAD = 128
 
@@ -193,6 +194,76 @@ def test_unusual_rules(length):
         found = identify(function(w, factor=factor), 2 * len(w))
         assert outcome(found, w, factor) in ("rule", "numbers"), name
         assert text_of(found) == reports[name]
+
+
+def targets(width, length):
+    """Frequencies of rules with usual and other numbers, and of mistakes, as measured with the errors of dtypes."""
+    for base in (1e4, 5e5):
+        divided, plain = ramp(base, width, length), geometric(base, width)
+        once, short = yarn(base, width, 4.0, length), llama3(base, width, 8, 1, 4, length)
+        rules = {
+            "base": (plain, 1.0),
+            "linear": (linear(base, width, 2.5), 1.0),
+            "ntk": (ntk(base, width, 24), 1.0),
+            "mixed ntk": (mixed_ntk(base, width, 4.0, 0.625), 1.0),
+            "proportional": (proportional(base, width, 0.75, 2.0), 1.0),
+            "llama3": (short, 1.0),
+            "llama3 of other factors": (llama3(base, width, 3.5, 0.5, 6, length), 1.0),
+            "step": (llama3(base, width, 32, 1, 1, length), 1.0),
+            "yarn": (once, PAPER),
+            "without rounding": (yarn(base, width, 40.0, length, truncate=False), 0.1 * log(40.0) + 1.0),
+            "other betas": (yarn(base, width, 10.0, length, fast=16, slow=2), 1.25),
+            # It would end after channels that there are not, where YaRN lets it end.
+            "late end": (yarn(base, width, 4.0, length, length / 7 / base ** (3 / width), length / 7 / base**2), PAPER),
+            "reversed": (plain * (divided + (1.0 - divided) / 4.0), PAPER),
+            "twice": (once * once / plain, PAPER),
+            "llama3 twice": (by_wavelength(short, 8, 1, 4, length), 1.0),
+            "numbers": (longrope(base, width, 1.0 + np.arange(width // 2) ** 1.5), 1.0),
+        }
+        for (name, (w, magnitude)), (how, error) in zip(rules.items(), itertools.cycle(MEASURED.items())):
+            w = FLOAT32(w) if how == "float32" else w
+            target = Target(w, error + 2.0**-51 * w, magnitude, 1e-6 + error, how == "bfloat16")
+            yield f"{name} {base:g} {width} {length} {how}", target
+
+
+MEASURED = {"exact": 2.0**-66, "float32": 2.0**-38, "bfloat16": 2.0**-22, "few positions": 2.0**-29}
+
+
+def rule_in_words(target):
+    """The rule that explains frequencies; empty if none does. It has these frequencies, within their errors."""
+    with np.errstate(all="ignore"):
+        rule = rule_of(target) or changed_rule_of(target)
+    if rule is None:
+        return ""
+    off = np.abs(np.asarray(rule.frequencies(target.rotary_dim)) - target.values)
+    # They may be rounded to float32, in an exponent besides, or to bfloat16 if that is within their errors.
+    assert (off <= (2.0**-8 if target.is_coarse else 2.0**-18) * target.values + target.errors).all()
+    return rule.in_words()
+
+
+@pytest.mark.parametrize("length", [300, 8192])
+@pytest.mark.parametrize("width", [8, 20, 32, 128])
+def test_rules_of_frequencies(width, length):
+    found, reports = {name: rule_in_words(target) for name, target in targets(width, length)}, recorded()
+    assert found == {name: reports["rules of frequencies"][name] for name in found}
+
+
+def test_numbers_that_are_tried():
+    """Factors of NTK and exponents of mixed NTK, whose frequencies do not give them: those of models, and no others."""
+
+    def words_of(w):
+        return rule_in_words(Target(w, 2.0**-66 + 2.0**-51 * w, 1.0, 1e-6, False))
+
+    factors = [*(k / 8 for k in range(9, 90)), *range(12, 70)]
+    factors += [power + k for power in (100, 128, 256, 512, 1000, 1024, 2048) for k in (-1, 0, 1)]
+    wanted = {*(k / 4 for k in range(5, 40)), *range(10, 65), 100, 128, 256, 512, 1000, 1024}
+    for factor in factors:
+        is_named = f"base 10000 with scaling ntk-aware, factor={float(factor)}" == words_of(ntk(1e4, 32, factor))
+        assert is_named == (factor in wanted), factor
+    wanted = {0.1, 0.125, 0.2, 0.25, 0.3, 0.375, 0.4, 0.5, 0.6, 0.625, 0.7, 0.75, 0.8, 0.875, 0.9, 1.0, 1.5, 2.0}
+    for exponent in (k / 40 for k in range(1, 100)):
+        rule = f"base 10000 with scaling {MixedNTKScaling(factor=4.0, mixed_b=exponent).describe()}"
+        assert (words_of(mixed_ntk(1e4, 32, 4.0, exponent)) == rule) == (exponent in wanted), exponent
 
 
 def test_few_pairs_give_no_rule_that_is_not_theirs():
