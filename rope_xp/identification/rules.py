@@ -411,7 +411,7 @@ def _yarn(target: Target, ramp: Ramp) -> Iterator[Scaling]:
                 yield from _yarn_scaling(*betas, length, **options)
     if last - first > 2 and start.least < stop.most:
         of_fast, of_slow = (_tokens_per_turn(each, ramp.base, width) for each in (start, stop))
-        if start.least <= 0.0 <= start.most:  # a ramp that would begin before the pairs begins with them
+        if start.least <= 0.0:  # a ramp that would begin before the pairs begins with them
             of_fast = of_fast._replace(least=0.0)
         for length in _lengths(of_fast, of_slow):
             fast = _near(32.0, of_fast.under(length))
