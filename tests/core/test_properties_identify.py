@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
+from rope_xp.identification.behaviour import Behaviour, Pair, aligned
 from rope_xp.identification.probe import Probe
 from rope_xp.identification.search import identification_of
 
@@ -218,3 +219,39 @@ def test_state_that_a_long_call_leaves(keeps):
     words = "It keeps state: a short call gives another result after a long one."
     assert (words in found.reasons) == keeps and (found.rope is None or not keeps)
     assert f"earlier calls {'' if keeps else 'do not '}change results" in " ".join(str(found).split())
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["numbers", "own factors"])
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_maps_are_matrices_whatever_pairs_they_name(layout, own):
+    """Of rotations with a growth, from a position on: with other pairs and without, and of scores."""
+    rope = RotaryEmbedding(head_dim=12, layout=layout, base=100.0, rotary_dim=8, first_channel=2)
+    one = Behaviour(rope, offset=3, factor=1.25).map()
+    one = one._replace(growth=np.linspace(0.0, 0.01, 4), centre=2)
+    where = np.array([0, 1, 5, 300])
+    turn = 1.25 * np.exp(np.outer(where - 2, one.growth) + 1j * np.outer(where + 3, frequencies(100.0, 8)))
+    np.testing.assert_allclose(one.factors(where)[:, 0], turn, rtol=1e-13)
+    matrices = one.matrices(where, 12)
+    if own:  # in place of the numbers
+        one = one._replace(own_factors=one.factors, size=np.ones(4), step=np.ones((1, 4)), growth=None)
+    for number, position in enumerate(where):
+        columns = one.rotated(np.eye(12), np.full(12, position))
+        np.testing.assert_allclose(columns.T, matrices[number, 0], rtol=0, atol=1e-12)
+    first, last = Pair(0, 1, 0, 1), Pair(10, 11, 10, 11)
+    wider = one.over((last, *one.pairs[::-1], first))
+    for same in (one, wider, wider.part(np.arange(1, 5)), *aligned(one, wider)):
+        np.testing.assert_allclose(same.matrices(where, 12), matrices, rtol=0, atol=1e-12)
+    assert len(wider.pairs) == 6 and len(wider.part(np.array([0, 5])).pairs) == 2
+    np.testing.assert_allclose(wider.part(np.array([0, 5])).matrices(where, 12)[:, 0], [np.eye(12)] * 4)
+    if own:
+        scores = one.of_scores().matrices(where, 12)
+        np.testing.assert_allclose(scores, matrices[:1].swapaxes(-1, -2) @ matrices, rtol=0, atol=1e-12)
+    assert aligned(one, one._replace(pairs=(*one.pairs[:3], Pair(9, 0, 9, 0)))) is None
+
+
+def test_many_positions_are_split_without_another_result():
+    one = Behaviour(RotaryEmbedding(head_dim=8, layout="half", base=100.0), offset=3).map()
+    where = np.random.default_rng(0).integers(0, 2**20, 1030)
+    for count in (1024, 1025, 1030):
+        turn = np.exp(1j * np.outer(where[:count] + 3, frequencies(100.0, 8)))
+        np.testing.assert_allclose(one.factors(where[:count])[:, 0], turn, rtol=0, atol=2e-9)
