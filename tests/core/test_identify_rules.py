@@ -213,6 +213,11 @@ def targets(width, length):
             "yarn": (once, PAPER),
             "without rounding": (yarn(base, width, 40.0, length, truncate=False), 0.1 * log(40.0) + 1.0),
             "other betas": (yarn(base, width, 10.0, length, fast=16, slow=2), 1.25),
+            "early begin": (yarn(base, width, 4.0, 100, truncate=False), PAPER),
+            "five digits": (yarn(base, width, 26.443, length), 1.0),
+            "six digits": (yarn(base, width, 26.4437, length), 1.0),
+            "rising": (geometric(1.0 / base, width), 1.0),
+            "rising part": (proportional(1.0 / base, width, 0.5), 1.0),
             # It would end after channels that there are not, where YaRN lets it end.
             "late end": (yarn(base, width, 4.0, length, length / 7 / base ** (3 / width), length / 7 / base**2), PAPER),
             "reversed": (plain * (divided + (1.0 - divided) / 4.0), PAPER),
@@ -220,7 +225,8 @@ def targets(width, length):
             "llama3 twice": (by_wavelength(short, 8, 1, 4, length), 1.0),
             "numbers": (longrope(base, width, 1.0 + np.arange(width // 2) ** 1.5), 1.0),
         }
-        for (name, (w, magnitude)), (how, error) in zip(rules.items(), itertools.cycle(MEASURED.items())):
+        for number, (name, (w, magnitude)) in enumerate(rules.items(), width // 4 + length // 100 + (base > 1e4)):
+            how, error = list(MEASURED.items())[number % 4]
             w = FLOAT32(w) if how == "float32" else w
             target = Target(w, error + 2.0**-51 * w, magnitude, 1e-6 + error, how == "bfloat16")
             yield f"{name} {base:g} {width} {length} {how}", target
@@ -230,7 +236,7 @@ MEASURED = {"exact": 2.0**-66, "float32": 2.0**-38, "bfloat16": 2.0**-22, "few p
 
 
 def rule_in_words(target):
-    """The rule that explains frequencies; empty if none does. It has these frequencies, within their errors."""
+    """The rule that explains frequencies, which it has within their errors, and its digits; empty if none does."""
     with np.errstate(all="ignore"):
         rule = rule_of(target) or changed_rule_of(target)
     if rule is None:
@@ -238,7 +244,7 @@ def rule_in_words(target):
     off = np.abs(np.asarray(rule.frequencies(target.rotary_dim)) - target.values)
     # They may be rounded to float32, in an exponent besides, or to bfloat16 if that is within their errors.
     assert (off <= (2.0**-8 if target.is_coarse else 2.0**-18) * target.values + target.errors).all()
-    return rule.in_words()
+    return f"{rule.in_words()} ({rule.digits} digits)"
 
 
 @pytest.mark.parametrize("length", [300, 8192])
@@ -252,7 +258,7 @@ def test_numbers_that_are_tried():
     """Factors of NTK and exponents of mixed NTK, whose frequencies do not give them: those of models, and no others."""
 
     def words_of(w):
-        return rule_in_words(Target(w, 2.0**-66 + 2.0**-51 * w, 1.0, 1e-6, False))
+        return rule_in_words(Target(w, 2.0**-66 + 2.0**-51 * w, 1.0, 1e-6, False)).partition(" (")[0]
 
     factors = [*(k / 8 for k in range(9, 90)), *range(12, 70)]
     factors += [power + k for power in (100, 128, 256, 512, 1000, 1024, 2048) for k in (-1, 0, 1)]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
 from rope_xp.identification.behaviour import Behaviour, Pair, aligned
+from rope_xp.identification.pairs import rotations_of
 from rope_xp.identification.probe import Probe
 from rope_xp.identification.search import identification_of
 
@@ -247,6 +248,15 @@ def test_maps_are_matrices_whatever_pairs_they_name(layout, own):
         scores = one.of_scores().matrices(where, 12)
         np.testing.assert_allclose(scores, matrices[:1].swapaxes(-1, -2) @ matrices, rtol=0, atol=1e-12)
     assert aligned(one, one._replace(pairs=(*one.pairs[:3], Pair(9, 0, 9, 0)))) is None
+
+
+def test_a_matrix_is_a_rotation_and_a_reflection():
+    blocks = np.random.default_rng(0).normal(size=(5, 3, 2, 2))
+    found = rotations_of(np.arange(5), blocks)
+    cos, sin = found.length * np.cos(found.angle), found.length * np.sin(found.angle)
+    rest = blocks - np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
+    np.testing.assert_allclose(rest @ rest.swapaxes(-1, -2), found.rest[..., None, None] ** 2 * np.eye(2), atol=1e-15)
+    np.testing.assert_allclose(np.linalg.det(rest), -(found.rest**2))
 
 
 def test_many_positions_are_split_without_another_result():
