@@ -263,8 +263,8 @@ class Ramp(NamedTuple):
         with np.errstate(divide="ignore"):
             slope = np.where(a > b, (x[other] - x[one]) / (a - b), np.nan)  # a ramp that goes up is none
         kept, divided = x[one] - (1.0 - a) * slope, x[other] + b * slope
-        ends = Interval.of_all(kept), Interval.of_all(divided)
-        return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
+        first, last = Interval.of_all(kept), Interval.of_all(divided)
+        return (first, last) if first and last else None
 
     def end_where_kept(self, along: np.ndarray, divided: float) -> Interval | None:
         """Where the kept part is 1, if it is 0 at `divided`."""

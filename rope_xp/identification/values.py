@@ -1,6 +1,7 @@
 """The `RotaryEmbedding` that has measured pairs, frequencies and magnitude."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations, product
 from math import exp, inf, log
@@ -199,12 +200,10 @@ def _in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
     times = length / getattr(scaling, LENGTH)
     options = [(getattr(other, name), float(f"{times * getattr(scaling, name):.12g}")) for name in names]
     for numbers in product(*options):
-        try:
+        with suppress(ValueError):  # the numbers do not fit together
             same = rope.replace(scaling=replace(scaling, **{LENGTH: length}, **dict(zip(names, numbers))))
-        except ValueError:  # the numbers do not fit together
-            continue
-        if np.allclose(frequencies_of(same), frequencies_of(rope), rtol=1e-9, atol=0.0):
-            return same
+            if np.allclose(frequencies_of(same), frequencies_of(rope), rtol=1e-9, atol=0.0):
+                return same
     return rope
 
 
@@ -213,10 +212,8 @@ def _values_near(near: Embedding, options: Values, wanted: np.ndarray, reverse: 
     width, whole = options["rotary_dim"], near.head_dim - options["first_channel"]
 
     def value(**changes: object) -> Iterator[RotaryEmbedding]:
-        try:
+        with suppress(ValueError):  # the arguments do not fit together
             yield near.replace(**options, **changes)
-        except ValueError:  # the arguments do not fit together
-            return
 
     if near.base is None:
         rows = frequencies_of(near)[:, 0]
@@ -243,10 +240,8 @@ def _values_near(near: Embedding, options: Values, wanted: np.ndarray, reverse: 
 
 def _other_sections(sections: Sections | None) -> Iterator[Sections]:
     for order in ORDERS if sections is not None else ():
-        try:
+        with suppress(ValueError):  # these sizes do not fit this order
             yield replace(sections, order=order)  # pyright: ignore[reportArgumentType]
-        except ValueError:  # these sizes do not fit this order
-            continue
 
 
 def _base_with(scaling: Scaling | None, width: int, wanted: float) -> float:
@@ -305,12 +300,10 @@ def _with_sections(rope: Embedding | None, axis_of_pair: list[int]) -> Iterator[
     axes = max(axis_of_pair) + 1
     for order, axis_of_section in product(ORDERS, (None, *permutations(range(axes)))):
         sizes = [axis_of_pair.count(axis) for axis in axis_of_section or range(axes)]
-        try:
+        with suppress(ValueError):  # the sizes do not fit this order
             sections = Sections(sizes, order, axis_of_section)
             if list(sections.axis_of_pair) == axis_of_pair:
                 yield rope.replace(sections=sections)
-        except ValueError:  # the sizes do not fit this order
-            continue
 
 
 def rule_in_any_order(measured: Measured) -> Rule | None:

@@ -172,7 +172,7 @@ def test_decay_is_the_mean_over_pairs_and_has_the_attention_factor():
     w = np.asarray(rope.inv_freq)
     expected = (0.1 * np.log(4.0) + 1) ** 2 * np.cos(np.outer(np.arange(101), w)).mean(1)
     np.testing.assert_allclose(line.get_ydata(), expected, rtol=1e-12, atol=1e-12)
-    for distance, width in ((255, 1), (256, 2), (301, 2), (384, 3)):  # the mean of each range
+    for distance, width in ((0, 1), (1, 1), (255, 1), (256, 2), (301, 2), (384, 3)):  # the mean of each range
         count = distance // width
         points = plot.decay(rope, distance=distance).lines[0].get_xdata()
         np.testing.assert_allclose(points, [0, *(width * np.arange(count) + (width + 1) / 2)], rtol=1e-12)
@@ -189,6 +189,9 @@ def test_errors_of_phases_are_measured():
     )
     assert lines["float32"].get_ydata()[-1] >= of_float32 > 1e-3
     assert lines["exact"].get_ydata().max() < 2e-7
+    for context in (2, 3, 2**24):
+        positions = plot.phase_error(PLAIN, context=context).lines[0].get_xdata()
+        assert (positions[0], positions[-1]) == (1, context)
     errors_of_bfloat16 = dict(zip(lines["bfloat16"].get_xdata(), lines["bfloat16"].get_ydata()))
     assert errors_of_bfloat16[256] < 1e-4 < 0.5 < errors_of_bfloat16[min(p for p in errors_of_bfloat16 if p > 257)]
 

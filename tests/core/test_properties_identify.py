@@ -1,5 +1,7 @@
 """identify gives back what a function was made of: random values, spans, offsets, dtypes and shapes, by the oracle."""
 
+from math import pi
+
 import numpy as np
 import oracle
 import pytest
@@ -8,7 +10,8 @@ from hypothesis import strategies as st
 
 from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
 from rope_xp.identification.behaviour import Behaviour, Pair, aligned
-from rope_xp.identification.pairs import rotations_of
+from rope_xp.identification.pairs import rotations_of, start_of
+from rope_xp.identification.precision import wrapped
 from rope_xp.identification.probe import Probe
 from rope_xp.identification.search import identification_of
 
@@ -257,6 +260,31 @@ def test_a_matrix_is_a_rotation_and_a_reflection():
     rest = blocks - np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
     np.testing.assert_allclose(rest @ rest.swapaxes(-1, -2), found.rest[..., None, None] ** 2 * np.eye(2), atol=1e-15)
     np.testing.assert_allclose(np.linalg.det(rest), -(found.rest**2))
+
+
+W, UNIT = frequencies(5000.0, 8), 2.0**-24
+CONSTANT, SWAPPED = "all pairs are turned by a constant angle of", "sin and cos are swapped, "
+NO_OFFSET = "pairs are turned at position 0 by angles that no offset of the positions explains"
+STARTS = [
+    (7.9 * UNIT * np.array([1.0, -1.0, 0.5, 0.0]), W, 0, ""),
+    (np.full(4, 8.1 * UNIT), W, 5e-07, "positions are shifted: the angle at position p is that of p + 5e-07"),
+    (np.full(4, -0.75), W, None, f"{CONSTANT} -0.75"),
+    (np.full(4, pi / 2), W, None, f"{SWAPPED}and a sign differs: each angle is a quarter turn more"),
+    (np.full(4, -pi / 2), W, None, f"{SWAPPED}and a sign differs: each angle is a quarter turn less"),
+    (np.full(4, -pi / 2), -W, None, f"{SWAPPED}and a sign differs: each angle is a quarter turn less"),
+    (np.full(4, pi / 2), -W, None, f"{SWAPPED}so the angle is a quarter turn minus position * frequency"),
+    (np.array([0.1, -0.5, 3.0, 2.0]), W, None, NO_OFFSET),
+    (np.array([1.0, 2.0]), np.zeros(2), None, NO_OFFSET),
+]
+for shift in (1, -3, 0.25, 40_000, -7_000):
+    words = f"positions are shifted: the angle at position p is that of p {'-' if shift < 0 else '+'} {abs(shift)}"
+    STARTS += [(wrapped(shift * w), w, shift, words) for w in (W, -W, W[::-1])]
+
+
+@pytest.mark.parametrize("start, w, offset, words", STARTS, ids=str)
+def test_angles_at_position_0(start, w, offset, words):
+    found = start_of(start, w, np.full(len(w), 1e-12), UNIT)
+    assert found == (offset, words) and type(found.offset) is type(offset)
 
 
 def test_many_positions_are_split_without_another_result():
