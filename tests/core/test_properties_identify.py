@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
 from rope_xp.identification.behaviour import Behaviour, Pair, aligned
-from rope_xp.identification.pairs import rotations_of, start_of
+from rope_xp.identification.pairs import Fitted, rotations_of, start_of
 from rope_xp.identification.precision import wrapped
 from rope_xp.identification.probe import Probe
 from rope_xp.identification.search import identification_of
@@ -243,10 +243,10 @@ def test_maps_are_matrices_whatever_pairs_they_name(layout, own):
         np.testing.assert_allclose(columns.T, matrices[number, 0], rtol=0, atol=1e-12)
     first, last = Pair(0, 1, 0, 1), Pair(10, 11, 10, 11)
     wider = one.over((last, *one.pairs[::-1], first))
-    for same in (one, wider, wider.part(np.arange(1, 5)), *aligned(one, wider)):
+    for same in (one, wider, wider.over(wider.pairs[1:5]), *aligned(one, wider)):
         np.testing.assert_allclose(same.matrices(where, 12), matrices, rtol=0, atol=1e-12)
-    assert len(wider.pairs) == 6 and len(wider.part(np.array([0, 5])).pairs) == 2
-    np.testing.assert_allclose(wider.part(np.array([0, 5])).matrices(where, 12)[:, 0], [np.eye(12)] * 4)
+    assert len(wider.pairs) == 6
+    np.testing.assert_allclose(wider.over((first, last)).matrices(where, 12)[:, 0], [np.eye(12)] * 4)
     if own:
         scores = one.of_scores().matrices(where, 12)
         np.testing.assert_allclose(scores, matrices[:1].swapaxes(-1, -2) @ matrices, rtol=0, atol=1e-12)
@@ -255,7 +255,7 @@ def test_maps_are_matrices_whatever_pairs_they_name(layout, own):
 
 def test_a_matrix_is_a_rotation_and_a_reflection():
     blocks = np.random.default_rng(0).normal(size=(5, 3, 2, 2))
-    found = rotations_of(np.arange(5), blocks)
+    found = rotations_of(None, np.arange(5), blocks)
     cos, sin = found.length * np.cos(found.angle), found.length * np.sin(found.angle)
     rest = blocks - np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
     np.testing.assert_allclose(rest @ rest.swapaxes(-1, -2), found.rest[..., None, None] ** 2 * np.eye(2), atol=1e-15)
@@ -283,8 +283,8 @@ for shift in (1, -3, 0.25, 40_000, -7_000):
 
 @pytest.mark.parametrize("start, w, offset, words", STARTS, ids=str)
 def test_angles_at_position_0(start, w, offset, words):
-    found = start_of(start, w, np.full(len(w), 1e-12), UNIT)
-    assert found == (offset, words) and type(found.offset) is type(offset)
+    found, why = start_of(Fitted(w, np.full(len(w), 1e-12), start, None), UNIT)
+    assert (found, why) == (offset, words) and type(found) is type(offset)
 
 
 def test_many_positions_are_split_without_another_result():
