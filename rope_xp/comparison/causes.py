@@ -30,11 +30,6 @@ def _layout(each: Behaviour, rope: Embedding) -> str:
     return f"{rope.layout}{blocks} ({LAYOUTS[rope.layout].partition(':')[0]})"
 
 
-def _sincos_order(each: Behaviour, rope: Embedding) -> str:
-    signs = ", and both have the other sign" if each.exchanged == -1 else ""
-    return f"cosine and sine exchanged{signs}" if each.exchanged else "as in RoFormer"
-
-
 def _width(each: Behaviour, rope: Embedding) -> str:
     start = f" from channel {rope.first_channel} on" if rope.first_channel else ""
     return f"{rope.rotary_dim} of {rope.head_dim} channels{start}"
@@ -72,6 +67,8 @@ def _offset(each: Behaviour, rope: Embedding) -> str:
     return f"positions {'+-'[each.offset < 0]} {abs(each.offset)}" if each.offset else "positions as given"
 
 
+# What `exchanged` is in words, where it is 0, 1 and -1.
+EXCHANGED = ("as in RoFormer", "cosine and sine exchanged", "cosine and sine exchanged, and both have the other sign")
 # In the order in which they are named where they act from the same position on. Where one property explains as much
 # as another, the earlier is the cause.
 PROPERTIES = (
@@ -90,7 +87,7 @@ PROPERTIES = (
     ),
     Property(
         "sincos order",
-        _sincos_order,
+        lambda each, rope: EXCHANGED[each.exchanged],
         "Check the order in which sine and cosine are returned and unpacked.",
         others=("exchanged",),
     ),

@@ -161,9 +161,8 @@ def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
 
 def _probe(fn: Function, reference: Embedding | None, head_dim: int, options: Options) -> Probe:
     if reference is not None and reference.heads is not None:
-        raise wrong_value(
-            f"a function must be compared with a value whose heads are alike; got heads={reference.heads}"
-        )
+        words = "a function must be compared with a value whose heads are alike"
+        raise wrong_value(f"{words}; got heads={reference.heads}")
     return Probe(fn, head_dim, axes=1 if reference is None else reference.axes, **options.call)
 
 
@@ -188,7 +187,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     of_calls = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
     causes = _structural_causes(one, other)
     if causes is not None:
-        return _report(one, other, (*causes, *of_calls), 0, False, None, fixed)
+        return _report(one, other, (*causes, *of_calls), {**fixed, "first_position": 0, "scores_are_same": False})
     context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
     directions = directions_of([one.rope, other.rope])
     a, b = one.map(directions), other.map(directions)
@@ -206,7 +205,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     beyond = first_above(tolerance, 0)
     is_same = beyond is None
     known = (context if beyond is None else beyond) if tolerance < ONE_PERCENT else 0
-    first = first_above(ONE_PERCENT, known)
+    found = {**fixed, "first_position": first_above(ONE_PERCENT, known)}
     otherwise = "frequencies" if one.precision == "float32" else "phase precision"  # all else is equal
     causes = _causes(one, other, tolerance, context) or (() if is_same else (otherwise,))
     are_values = all(each.probe is None for each in both)
@@ -217,14 +216,15 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
         # Phases are those of other calls. What makes calls differ may be what makes phases look rounded.
         unknown = {"phase precision"} if {"calls", "state"} & {*of_calls} else {}
         acting = tuple(cause for cause in causes if not is_same and cause not in unknown)
-        return _report(one, other, (*acting, *of_calls), first, None, None, fixed)
+        return _report(one, other, (*acting, *of_calls), found)
     if rounded:
         measured = [each if f.probe is None else with_own_factors(each, f.probe) for each, f in zip((one, other), both)]
         a, b = (each.map(directions) for each in measured)
     if not is_same:  # a function does not say which scale of the softmax goes with it
         scales = (_softmax_scale(one), _softmax_scale(other)) if are_values else (1.0, 1.0)
-        fixed = {**fixed, "attention_moved": attention_moved(a, b, scales, context)}
-    return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
+        found["attention_moved"] = attention_moved(a, b, scales, context)
+    found |= {"same": is_same, "scores_are_same": scores, "largest_change": change_at(a, b, context - 1)}
+    return _report(one, other, causes, found)
 
 
 def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) -> tuple[str, ...]:
@@ -258,20 +258,12 @@ def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | No
     return ("frequencies",) if len(heads) > 1 else None
 
 
-def _report(
-    one: Behaviour,
-    other: Behaviour,
-    causes: tuple[str, ...],
-    first: int | None,
-    scores: bool | None,
-    largest: float | None,
-    fixed: Values,
-) -> Comparison:
+def _report(one: Behaviour, other: Behaviour, causes: tuple[str, ...], found: Values) -> Comparison:
     stated = [cause for cause in causes if cause in BY_CAUSE or cause in ("rotation", "softmax scale")]
     differences = tuple(_difference(cause, one, other) for cause in stated)
-    found = {"same": False, "causes": causes, "first_position": first, "scores_are_same": scores, **fixed}
-    advice = () if found["same"] else _advice(causes, (one.precision, other.precision))
-    return Comparison(**found, largest_change=largest, differences=differences, advice=advice)
+    unknown = dict.fromkeys(("first_position", "scores_are_same", "largest_change"))
+    found = {"same": False, "causes": causes, "differences": differences, **unknown, **found}
+    return Comparison(**found, advice=() if found["same"] else _advice(causes, (one.precision, other.precision)))
 
 
 def _advice(causes: Iterable[str], precisions: Iterable[str] = ()) -> tuple[str, ...]:
@@ -286,10 +278,10 @@ def _advice(causes: Iterable[str], precisions: Iterable[str] = ()) -> tuple[str,
 
 def _difference(cause: str, one: Behaviour, other: Behaviour) -> Difference:
     a, b = (_text(cause, each) for each in (one, other))
-    if a == b and cause == "frequencies" and one.rope is not None and other.rope is not None:
-        of_one, of_other = frequency_that_differs(one.rope, other.rope)
-        return Difference(cause, a + of_one, b + of_other)
-    return Difference(cause, a, b)
+    if a != b or cause != "frequencies" or one.rope is None or other.rope is None:
+        return Difference(cause, a, b)
+    of_one, of_other = frequency_that_differs(one.rope, other.rope)
+    return Difference(cause, a + of_one, b + of_other)
 
 
 def _text(cause: str, each: Behaviour) -> str:
@@ -310,8 +302,7 @@ def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | No
         unlike = first_difference(both, directions, context, tolerance)
         context = min(context, SEARCHED_INDEX) if any(each.is_counting for each in both) else context
         positions = np.union1d(SOME_POSITIONS[context > SOME_POSITIONS], [] if unlike is None else [unlike]).astype(int)
-        matrices = [matrices_of(each, positions, head_dim, directions) for each in both]
-        a, b = matrices
+        a, b = (matrices_of(each, positions, head_dim, directions) for each in both)
         if a is not None and b is not None:
             changes = np.linalg.norm(a - b, ord=2, axis=(-2, -1)).max(axis=1)
             first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)

@@ -104,7 +104,12 @@ def finding_of_function(probe: Probe, reference: Embedding | None, context: int,
     if probe.axis == "batch":
         return found.with_cause("calls", "The function rotates each row of a batch by its number in the batch.")
     if probe.follows == "index":
-        found = _of_rows(found, probe, positions_ignored)
+        found = found._replace(problems=("The function ignores positions and counts the rows of x.",))
+        if not positions_ignored and probe.axis == "seq":
+            found = found.with_cause("calls", "If that is meant, pass positions_ignored=True.")
+        if not probe.is_stated and probe.axis == "seq":
+            words = f"It was called with x of ({probe.shape}): state `shape` as in your model"
+            found = found._replace(problems=(*found.problems, f"{words}, or a wrong axis is not seen."))
         if probe.axes > 1:
             return found if found.causes else found.with_cause("unknown", "It cannot follow several position axes.")
     found = _of_calls(found, probe, context)
@@ -113,22 +118,7 @@ def finding_of_function(probe: Probe, reference: Embedding | None, context: int,
     return _of_constant(found, probe) if probe.follows == "nothing" else _of_search(found, probe, reference, context)
 
 
-def _of_rows(found: Finding, probe: Probe, positions_ignored: bool) -> Finding:
-    """What is wrong with a function that ignores positions."""
-    found = found._replace(problems=("The function ignores positions and counts the rows of x.",))
-    if probe.axis != "seq":
-        return found
-    if not positions_ignored:
-        found = found.with_cause("calls", "If that is meant, pass positions_ignored=True.")
-    if not probe.is_stated:
-        of_shape = f"It was called with x of ({probe.shape})"
-        words = f"{of_shape}: state `shape` as in your model, or a wrong axis is not seen."
-        found = found._replace(problems=(*found.problems, words))
-    return found
-
-
 def _of_calls(found: Finding, probe: Probe, context: int) -> Finding:
-    """What is wrong with single calls, and how long the function has results."""
     irregular, length = irregularity(probe, context), _length(probe, context)
     if length < context:
         words = _as_sentence(f"the function fails from position {length:,} on: {shorten(probe.problems[-1], 200)}")
@@ -141,7 +131,6 @@ def _of_calls(found: Finding, probe: Probe, context: int) -> Finding:
 
 
 def _of_constant(found: Finding, probe: Probe) -> Finding:
-    """What a function does whose results do not follow from positions."""
     x = np.arange(1.0, probe.head_dim + 1.0)[None]
     y = probe(x, np.array([1]))
     if y is None or np.abs(y - x).max() > 64 * probe.roundoff * probe.head_dim:
@@ -150,7 +139,6 @@ def _of_constant(found: Finding, probe: Probe) -> Finding:
 
 
 def _of_search(found: Finding, probe: Probe, reference: Embedding | None, context: int) -> Finding:
-    """The behaviour that explains the function, or why there is none."""
     # Calls beyond the context could change what a function that keeps tables does below it.
     length = found.length or context
     longest = SEARCHED_INDEX if probe.follows == "index" else min(max(length, 8), LONGEST)

@@ -106,7 +106,6 @@ class Map(NamedTuple):
         return self._replace(pairs=pairs, size=self.size**2, start=start, centre=0, own_factors=own_factors)
 
     def over(self, pairs: tuple[Pair, ...]) -> "Map":
-        """The map of other pairs too, which are not rotated."""
         index = {pair: number for number, pair in enumerate(self.pairs)}
         own = [index.get(pair, len(index)) for pair in pairs]
 

@@ -50,7 +50,6 @@ class Channels(NamedTuple):
         return np.tile(both, (len(positions), 1)), np.repeat(positions, 2)
 
     def blocks(self, results: np.ndarray) -> np.ndarray:
-        """Those of `Rotations`, from the results of unit rows."""
         read = results.reshape(-1, 2, results.shape[-1])[..., self.outputs]  # positions inputs pairs outputs
         return np.moveaxis(read, 1, -1)
 
@@ -76,8 +75,7 @@ class Rotations(NamedTuple):
     roundoff: float  # of the sines and cosines, from the lengths; infinite if these are no rotations
 
     @property
-    def magnitude(self) -> tuple[float, float]:
-        """The factor of the lengths, and its error."""
+    def magnitude(self) -> tuple[float, float]:  # the factor of the lengths, and its error
         length, error = float(np.median(self.length)), error_of(self.roundoff)
         return 1.0 if abs(length - 1.0) <= error else length, error * length
 
@@ -282,7 +280,6 @@ class Angles(NamedTuple):
         return self.positions + (self.offset or 0)
 
     def off(self, frequencies: np.ndarray) -> np.ndarray:
-        """How far they are from those of exact phases with these frequencies."""
         return wrapped(self.values - exact_angles(self.where, frequencies))
 
     def precision_with(self, frequencies: np.ndarray, errors: np.ndarray) -> Precision:
@@ -327,11 +324,10 @@ class Place(NamedTuple):
 
     @property
     def options(self) -> Values:
-        """The arguments of `RotaryEmbedding`."""
         return dict(zip(self._fields[:-1], self))
 
     def of_all_pairs(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers "... pairs" of the measured pairs, with those of the others, which are 0."""
+        # Those "... pairs" of the measured pairs, with 0 for the others.
         result = np.zeros((*numbers.shape[:-1], self.rotary_dim // 2))
         result[..., self.numbers] = numbers
         return result

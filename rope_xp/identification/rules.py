@@ -360,7 +360,6 @@ def _llama3(ramp: Ramp) -> Iterator[Scaling]:
         if length:
             yield _llama3_scaling(ramp.factor, 1.0, 1.0, length)
         return
-    lengths: list[int] = []
     ends = ramp.line(turns)
     if last == first + 2:  # one pair gives the length if the factors are the usual ones
         kept, error = ramp.kept[first + 1], ramp.errors[first + 1]

@@ -14,7 +14,6 @@ from rope_xp.identification.pairs import (
     SHORTER_LENGTHS,
     Angles,
     Channels,
-    Fitted,
     Rotations,
     alone_in_words,
     channels_of,
@@ -87,9 +86,7 @@ class Search:
     def __init__(self, probe: Probe, seq_len: int = LONGEST, near: Embedding | None = None):
         if not 8 <= seq_len <= 2**31:
             raise wrong_value(f"seq_len must be at least 8 and at most 2**31; got {seq_len}")
-        self.probe = probe
-        self.seq_len = seq_len
-        self.near = near
+        self.probe, self.seq_len, self.near = probe, seq_len, near
         self.cause = "unknown"
         self.report = Identification(
             shape=probe.shape, axis=probe.axis, library=probe.library or None, dtype=probe.dtype or None
@@ -111,8 +108,7 @@ class Search:
         results = self._linear_results(matrices)
         channels = self._channels(matrices)
         rotations = self._rotations(matrices, channels)
-        frequencies = self._frequencies(rotations)
-        angles = self._angles(rotations, frequencies)
+        angles = self._angles(rotations)
         measured = self._measured(rotations, angles)
         value, precision = self._value(measured, results)
         behaviour = self._behaviour(measured, value)
@@ -121,7 +117,6 @@ class Search:
         return behaviour
 
     def confirm(self, behaviour: Behaviour) -> None:
-        """Conclude whether the function does the same at many positions, and in other calls."""
         longest = (self.report.longest or 0) + 1
         tried = min(CONFIRMED_BELOW, longest)
         unlike = first_unlike(self.probe, behaviour, tried)
@@ -142,7 +137,6 @@ class Search:
         self.report = replace(self.report, reasons=reasons, **known)
 
     def _require_rotated_rows(self) -> None:
-        """Conclude what decides the results of rows, if positions do not. Nothing must end the search."""
         follows, axis = self.probe.follows, self.probe.axis
         self.conclude(positions_ignored=None if follows in (None, "nothing") else follows == "index")
         if follows == "nothing":
@@ -160,7 +154,7 @@ class Search:
             raise Ended
 
     def _matrices(self) -> Matrices:
-        """Those of `SHORT`; of multiples if small positions are not rotated, or have the position 0 of a group."""
+        # Positions are multiplied if small ones are not rotated, or have the position 0 of a group.
         for stride in STRIDES:
             positions = SHORT * stride
             matrices = self._matrices_at(positions)
@@ -176,7 +170,7 @@ class Search:
         return None if results is None else results.reshape(len(positions), width, width).transpose(0, 2, 1)
 
     def _linear_results(self, matrices: Matrices) -> np.ndarray:
-        """The results of another x, which must be those of the matrices."""
+        # Another x must have the results that follow from the matrices.
         x = _small_integers(len(matrices.positions), self.probe.head_dim)
         y, louder = (self.probe(each, matrices.positions) for each in (x, LOUDER * x))
         if y is None or louder is None:
@@ -198,7 +192,6 @@ class Search:
         return channels
 
     def _rotations(self, matrices: Matrices, channels: Channels) -> Rotations:
-        """Those of the longest call whose angles follow, and what it says of shorter and of longer ones."""
         rotations, why_not_longer = self._longest_rotations(matrices, channels)
         again = self._matrices_at(matrices.positions)
         if again is not None and not self.report.stateful:
@@ -248,12 +241,18 @@ class Search:
         results = self.probe(x, where)
         return None if results is None else rotations_of(channels, positions, channels.blocks(results))
 
-    def _frequencies(self, rotations: Rotations) -> Fitted:
+    def _angles(self, rotations: Rotations) -> Angles:
         frequencies = rotations.frequencies()
         if frequencies.until is not None:
             self.conclude("not a rotary embedding: angles are not proportional to positions")
             raise Ended(self._first_rotated(rotations))
-        return frequencies
+        offset, words = start_of(frequencies, rotations.roundoff)
+        angles = Angles(rotations.positions[1:], rotations.angle[1:], frequencies, offset, 0, rotations.roundoff)
+        if offset is not None:
+            angles = self._narrowed(rotations.channels, angles)
+        words = f"not a rotary embedding: {words}" if offset is None else words
+        self.conclude(words, offset=offset, inv_freq=tuple(angles.frequencies.values.tolist()))
+        return angles.with_sines_exchanged() if offset is None else angles
 
     def _first_rotated(self, rotations: Rotations) -> str:
         """Which positions have the angles of position 0, and of which others groups follow; in words."""
@@ -273,18 +272,8 @@ class Search:
             return f"positions are divided by {first} and rounded down: {first} neighbours have the same position"
         return f"positions below {first} have the same angles"
 
-    def _angles(self, rotations: Rotations, frequencies: Fitted) -> Angles:
-        """The angles, without position 0, and what those of position 0 say."""
-        offset, words = start_of(frequencies, rotations.roundoff)
-        angles = Angles(rotations.positions[1:], rotations.angle[1:], frequencies, offset, 0, rotations.roundoff)
-        if offset is not None:
-            angles = self._narrowed(rotations.channels, angles)
-        words = f"not a rotary embedding: {words}" if offset is None else words
-        self.conclude(words, offset=offset, inv_freq=tuple(angles.frequencies.values.tolist()))
-        return angles.with_sines_exchanged() if offset is None else angles
-
     def _narrowed(self, channels: Channels, angles: Angles) -> Angles:
-        """Angles with frequencies from more positions if sines and cosines have few digits."""
+        # Sines and cosines with few digits give frequencies at many positions only.
         if angles.roundoff < COARSE or self.probe.axes > 1:
             return angles
         positions = spread(int(angles.positions.max()))
@@ -320,7 +309,6 @@ class Search:
         return np.array(rows)
 
     def _value(self, measured: Measured, results: np.ndarray) -> tuple[Value, Precision]:
-        """The value that has these frequencies, and the precision of phases with it."""
         value, precision = value_of(measured) if self.near is None else value_near(self.near, measured)
         self._conclude_precision(precision, measured.angles, results)
         if value is None:
@@ -350,7 +338,6 @@ class Search:
             self.conclude(precision=precision.name)
 
     def _behaviour(self, measured: Measured, value: Value) -> Behaviour:
-        """The value, and what the function does besides."""
         angles, behaviour = measured.angles, behaviour_of(value.rope)
         if self.near is not None:
             factor = _nearest_factor(measured, self.near) / factor_of_scaling(value.rope)
@@ -365,15 +352,21 @@ class Search:
         )
 
     def _conclude_value(self, measured: Measured, value: Value, behaviour: Behaviour, precision: Precision) -> None:
-        """The value, and how much of the function it explains."""
-        self._explain_rule(value, measured.magnitude_error)
+        rope, change = value.rope, value.change
+        if change is not None:
+            self.conclude(f"the frequencies are those of {change.in_words()}, and are given as numbers")
+        elif rope.base is None:
+            self.conclude("no scaling rule explains the frequencies, so they are given as numbers")
+        scaling = rope.scaling if change is None else change.scaling
+        if isinstance(scaling, YarnScaling):
+            self.conclude(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * measured.magnitude_error))
         frequencies, w = measured.frequencies, value.frequencies
         off = np.abs(frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
         measures = f"the frequencies of {len(w)} pairs were measured"
         self.conclude(f"{measures}; those of the value are within {off:.1e} of each")
         explained = self._explained(behaviour, measured.angles.positions, precision)
         resolved = float(np.mean(frequencies.errors <= 1e-3 * np.abs(frequencies.values)))
-        self.conclude(layout=value.rope.layout, confidence=resolved * explained)
+        self.conclude(layout=rope.layout, confidence=resolved * explained)
         rope = with_axes(value, measured)
         if rope is None:
             self.conclude("the angles of the axes do not add up to those of equal positions", confidence=0.0)
@@ -381,16 +374,6 @@ class Search:
             self.conclude(rope=rope, magnitude=rope.attention_factor)
         elif measured.channels.scaled:
             self.conclude(alone_in_words(measured.channels.scaled))
-
-    def _explain_rule(self, value: Value, error: float) -> None:
-        rope = value.rope
-        if value.change is not None:
-            self.conclude(f"the frequencies are those of {value.change.in_words()}, and are given as numbers")
-        elif rope.base is None:
-            self.conclude("no scaling rule explains the frequencies, so they are given as numbers")
-        scaling = rope.scaling if value.change is None else value.change.scaling
-        if isinstance(scaling, YarnScaling):
-            self.conclude(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * error))
 
     def _explained(self, behaviour: Behaviour, positions: np.ndarray, precision: Precision) -> float:
         """The part of the numbers that the value explains, for other rows than those that were measured."""
@@ -436,8 +419,8 @@ def _small_integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def _are_scores_relative(matrices: Matrices, roundoff: float) -> bool:
-    width = matrices.values.shape[1]
-    q, k = (matrices.values @ _small_integers(width, 8, seed) for seed in (1, 2))  # positions channels vectors
+    # Queries and keys: positions channels vectors.
+    q, k = (matrices.values @ _small_integers(matrices.values.shape[1], 8, seed) for seed in (1, 2))
     scores = np.einsum("pcv,pcv->pv", q[[0, 3, 0, 2]], k[[1, 4, 2, 3]])  # differences of 1, 1, 2 and 2
     return not _differ(scores[::2], scores[1::2], max(roundoff, ROUNDOFF["float32"]))
 

@@ -48,19 +48,15 @@ class Measured(NamedTuple):
         return self.angles.frequencies
 
     @property
-    def direction(self) -> int | None:
-        """None if the frequencies have both signs."""
+    def direction(self) -> int | None:  # None if the frequencies have both signs
         values, errors, *_ = self.frequencies
         signs = {*np.sign(values[np.abs(values) > errors]).astype(int).tolist()}
         return signs.pop() if len(signs) == 1 else None
 
     @property
     def is_coarse(self) -> bool:
-        """Whether phases are rounded, or sines and cosines so much that this cannot be told."""
+        # Phases are rounded, or sines and cosines so much that this cannot be told.
         return self.precision.name != "exact" or self.angles.roundoff >= COARSE
-
-    def places(self) -> Iterator[Place]:
-        return places_of(self.channels, self.magnitude)
 
     def target(self, values: np.ndarray, errors: np.ndarray) -> Target:
         return Target(np.abs(values), errors, self.magnitude, self.magnitude_error, self.is_coarse)
@@ -74,8 +70,7 @@ class Value(NamedTuple):
     change: Rule | None = None  # the rule of its frequencies, if a function changes a rule as no embedding states it
 
     @property
-    def frequencies(self) -> np.ndarray:
-        """Those of the measured pairs where all position axes are equal."""
+    def frequencies(self) -> np.ndarray:  # of the measured pairs, where all position axes are equal
         return frequencies_of(self.rope)[:, 0].sum(axis=0)[self.place.numbers]
 
 
@@ -141,8 +136,7 @@ def _simplest_value(measured: Measured) -> Value | None:
 
 
 def _rules(measured: Measured, find: Callable[[Target], Rule | None]) -> Iterator[tuple[Rule, Place]]:
-    """The rule of each place in which the frequencies have one."""
-    for place in measured.places() if measured.direction is not None else ():
+    for place in places_of(measured.channels, measured.magnitude) if measured.direction is not None else ():
         rule = find(measured.target(*(place.of_all_pairs(each) for each in measured.frequencies[:2])))
         if rule is not None:
             yield rule, place
@@ -150,7 +144,7 @@ def _rules(measured: Measured, find: Callable[[Target], Rule | None]) -> Iterato
 
 def _value_of_numbers(measured: Measured) -> Value | None:
     """The value with the frequencies as measured, in the first of all layouts that have these pairs."""
-    for place in measured.places():
+    for place in places_of(measured.channels, measured.magnitude):
         of_all_pairs = (place.of_all_pairs(each) for each in measured.frequencies[:2])
         numbers = [
             0.0 if abs(w) <= error else float(np.sign(w)) * simplest_within(abs(w), error)
@@ -161,8 +155,7 @@ def _value_of_numbers(measured: Measured) -> Value | None:
 
 
 def _nearest_value(near: Embedding, measured: Measured) -> Value | None:
-    """The value with the fewest changes of another one that has the measured frequencies; None without one."""
-    for place in measured.places():
+    for place in places_of(measured.channels, measured.magnitude):
         wanted, errors = (place.of_all_pairs(each) for each in (measured.of_axes, measured.frequencies.errors))
         rope = nearest(near, place.options, wanted, errors)
         if rope is not None:

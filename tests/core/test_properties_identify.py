@@ -1,6 +1,7 @@
 """identify gives back what a function was made of: random values, spans, offsets, dtypes and shapes, by the oracle."""
 
 from math import pi
+from types import SimpleNamespace
 
 import numpy as np
 import oracle
@@ -255,7 +256,7 @@ def test_maps_are_matrices_whatever_pairs_they_name(layout, own):
 
 def test_a_matrix_is_a_rotation_and_a_reflection():
     blocks = np.random.default_rng(0).normal(size=(5, 3, 2, 2))
-    found = rotations_of(None, np.arange(5), blocks)
+    found = rotations_of(SimpleNamespace(roundoff=0.0), np.arange(5), blocks)
     cos, sin = found.length * np.cos(found.angle), found.length * np.sin(found.angle)
     rest = blocks - np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
     np.testing.assert_allclose(rest @ rest.swapaxes(-1, -2), found.rest[..., None, None] ** 2 * np.eye(2), atol=1e-15)
