@@ -44,7 +44,7 @@ def _rotate_tokens(xs: Tensors, cos: Tensor, sin: Tensor, table_format: TableFor
 def _rotate_short_queries(xs: Tensors, cos: Tensor, sin: Tensor, table_format: TableFormat) -> list[Tensor]:
     """Rotate queries and keys. In an assistant model, there may be queries of the last tokens only."""
     q, *keys = xs
-    if not keys or q.shape[-2] == keys[0].shape[-2] or cos.shape[-2] == 1:
+    if not keys or q.shape[-2] == keys[0].shape[-2]:
         return _rotate_tokens(xs, cos, sin, table_format)
     last = (..., slice(-q.shape[-2], None), slice(None))
     return _rotate_tokens([q], cos[last], sin[last], table_format) + _rotate_tokens(keys, cos, sin, table_format)

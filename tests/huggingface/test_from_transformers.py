@@ -147,6 +147,18 @@ class AcmeAttention(nn.Module):
         return apply_rotary_to_pairs(queries, *position_embeddings)
 
 
+class AcmePart(AcmeAttention):
+    """A part of an attention that has a rotary module of its own."""
+
+    def __init__(self, config, step):
+        super().__init__(config)
+        self.rotary_emb = type("AcmeOwnRotaryEmbedding", (AcmeRotaryEmbedding,), {"step": step})(config)
+
+    def forward(self, hidden_states, position_ids):
+        queries = self.of_queries(hidden_states).unflatten(-1, (-1, self.head_dim))[..., :8]
+        return apply_rotary_to_pairs(queries, *self.rotary_emb(queries, position_ids))
+
+
 class AcmeModel(PreTrainedModel):
     config_class = AcmeConfig
 
@@ -158,6 +170,8 @@ class AcmeModel(PreTrainedModel):
         if config.mistake == "two kinds":
             self.other = type("AcmeOtherAttention", (AcmeAttention,), {})(config)
             self.other.head_dim = 16
+        if config.mistake == "own part":
+            self.part = AcmePart(config, 7.0)
         self.tower = nn.Module()  # the attention is not in it
         self.tower.rotary_emb = type("AcmeTowerRotaryEmbedding", (AcmeRotaryEmbedding,), {"step": 5.0})(config)
         self.post_init()
@@ -171,6 +185,7 @@ def test_a_family_of_tomorrow():
     expected = RotaryEmbedding(head_dim=12, layout="interleaved", rotary_dim=8, inv_freq=inv_freq)
     assert (found.head_dim, found.layout, found.rotary_dim, found.first_channel) == (12, "interleaved", 8, 0)
     assert from_transformers(AcmeConfig(mistake="no model")) == found  # from its classes alone
+    assert from_transformers(AcmeConfig(mistake="own part")) == found
     typed = AcmeConfig(layer_types=["full_attention"])  # of which attentions do not know theirs
     assert from_transformers(typed, layer_type="full_attention") == found
     # Float32 rounds a frequency twice.

@@ -458,6 +458,9 @@ class Bench:
                 names |= found
                 anew |= at_import or pairs[file] is None or compiler is not None
             tests = lines.fast(names, budget)
+            if anew:  # what runs at the import may matter in any test of the file
+                others = set().union(*map(lines.of_file, mutant["texts"])) - names
+                tests |= lines.fast(others, budget - sum(tests.values()))
             (slow if anew else quick).append({**mutant, "tests": tests, "pairs": {} if anew else pairs})
         tell = partial(self._tell, lines)
         if quick:
