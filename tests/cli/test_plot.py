@@ -197,7 +197,9 @@ def test_errors_of_phases_are_measured():
 
 
 def test_scores_and_pair_draw_cosines():
-    image = plot.scores(PLAIN, distance=10).images[0].get_array()
+    ax = plot.scores(PLAIN, distance=10)
+    assert not any(line.get_visible() for line in (*ax.get_xgridlines(), *ax.get_ygridlines()))
+    image = ax.images[0].get_array()
     np.testing.assert_allclose(image[0], np.cos(np.arange(11)), atol=1e-12)
     assert plot.scores(PLAIN, distance=11).images[0].get_array().shape == (64, 12)
     tips = [text.xy for text in plot.pair(PLAIN, count=3).texts if not text.get_text()]

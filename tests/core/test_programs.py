@@ -11,9 +11,9 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.lib.stride_tricks import as_strided
 from samples import radians
 
-from rope_xp.arrays import memory, signature
+from rope_xp.arrays import exact_phases, memory, signature
+from rope_xp.kernels import blocked, reference
 from rope_xp.kernels import numba as kernel
-from rope_xp.kernels import reference
 from rope_xp.kernels.reference import Rotation
 
 ROTATIONS = [
@@ -180,6 +180,23 @@ def test_the_programs_that_are_kept_are_limited(host, monkeypatch):
     for rows in range(6):
         kernel.rotate_all([host.random(rows, 8)], [tables], ROTATIONS[0])
         assert len(kernel._programs) <= 4
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8", "f4", "f8"])
+def test_rows_of_tables_have_the_same_bits_alone_and_among_others(dtype):
+    """At each number of digits, of both signs, with fractions and without; the sine of 0 has no sign."""
+    sizes = [0, 1, 2, 255, 256, 257, 65_535, 65_536, 2**24 - 1, 2**31 - 1]
+    sizes += [2**40 + 3, 2**62] if "8" in dtype else []
+    tokens = np.asarray([*sizes, *(-size for size in sizes)])
+    where = (tokens + (0.25 * (np.abs(tokens) < 300) if "f" in dtype else 0)).astype(dtype)
+    where = np.concatenate([where, tokens[:3].astype(dtype)])
+    frequencies = exact_phases.Frequencies((1.0, 0.3, 0.01))
+    orders = [slice(None), slice(None, None, -1), slice(0, 12), slice(12, None), slice(3), slice(1, 4)]
+    alone = np.stack([np.stack(blocked.sin_cos(where[k : k + 1], frequencies)) for k in range(len(where))], 1)[:, :, 0]
+    assert not np.signbit(alone[0, where == 0]).any()
+    for order in orders:
+        among = np.stack(blocked.sin_cos(where[order], frequencies))
+        assert among.tobytes() == np.ascontiguousarray(alone[:, order]).tobytes()
 
 
 def test_addresses_of_numpy_arrays():
