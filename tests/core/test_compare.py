@@ -194,6 +194,35 @@ COMPUTED_IN_FLOAT32 = [
 ]
 
 
+def failing(x, positions):
+    raise ValueError("x is too short")
+
+
+def positions_in_bfloat16_of_another_base(x, positions):
+    rounded = positions.astype(ml_dtypes.bfloat16).astype("float64")
+    return rotate(x, angles(rounded, np.array(LLAMA.replace(base=250_000.0).inv_freq)))
+
+
+ADVICE = {
+    failing: ["If the function takes other arrays, say so by `shape` and `like`, or wrap it."],
+    lambda x, p: x * 2.0 ** (p[..., None] % 2): [
+        "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes."
+    ],
+    positions_in_bfloat16_of_another_base: [
+        "Check the base (rope_theta).",
+        "Compute position times frequency exactly or in float64. bfloat16 rounds integers above 256: do not cast "
+        "positions or frequencies (inv_freq) to it with the model.",
+    ],
+    LLAMA.replace(base=250_000.0): ["Check the base (rope_theta)."],
+}
+
+
+@pytest.mark.parametrize("one", ADVICE, ids=["fails", "unknown", "two causes", "base"])
+def test_advice_is_that_of_each_cause(one):
+    report = compare(one, LLAMA, context=400, head_dim=128, shape="seq dim")
+    assert list(report.advice) == ADVICE[one] and report.comparable == (one is not failing)
+
+
 def test_frequencies_computed_in_float32_are_told_from_other_causes():
     assert COMPUTED.dtype == "float32" and np.abs(COMPUTED / np.array(LLAMA.inv_freq) - 1.0).max() > 4 * 2.0**-24
     options = {"context": 8192, "like": np.zeros(1, "float32")}
