@@ -223,6 +223,26 @@ def test_advice_is_that_of_each_cause(one):
     assert list(report.advice) == ADVICE[one] and report.comparable == (one is not failing)
 
 
+def test_a_report_says_which_positions_were_tried():
+    rope = RotaryEmbedding(head_dim=4, layout="half", base=10_000.0)
+    w, some = np.array(rope.inv_freq), "All positions below 32,768 were tried"
+    functions = {
+        "usual": lambda x, p: rotate(x, angles(p, w)),
+        "index": lambda x, p: rotate(x, angles(np.arange(x.shape[-2]), w)),
+    }
+    for name, context, words in (
+        ("usual", 2**15, ""),
+        ("usual", 2**15 + 1, some),
+        ("index", 40_000, ""),
+        ("index", 2**17, ""),
+        ("index", 2**17 + 1, "All positions below 131,072 were tried, and none beyond."),
+    ):
+        options = {"context": context, "shape": "seq dim", "positions_ignored": name == "index"}
+        report = compare(functions[name], rope, **options)
+        assert report.same and report.sample.startswith(words) and bool(report.sample) == bool(words), (name, context)
+        assert compare(rope, rope, context=context).sample == ""
+
+
 def test_frequencies_computed_in_float32_are_told_from_other_causes():
     assert COMPUTED.dtype == "float32" and np.abs(COMPUTED / np.array(LLAMA.inv_freq) - 1.0).max() > 4 * 2.0**-24
     options = {"context": 8192, "like": np.zeros(1, "float32")}
