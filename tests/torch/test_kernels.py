@@ -436,6 +436,20 @@ def test_autograd_notices_what_is_written(by):
 
 
 @pytest.mark.parametrize("by", ["reference", *KERNELS])
+def test_positions_may_change_before_the_backward_pass(by):
+    """They choose rows of tables, in queries and keys; also by a plan, and where tables need a gradient too."""
+    rope, given = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, kernel=by), torch.tensor([3, 1, 4, 1, 5])
+    truth = rope.rotate(X, rope.sincos(given), seq_dim=0, transpose=True)
+    for learned in (False, False, False, True):
+        sin, cos = (table.requires_grad_(learned) for table in rope.sincos(torch.arange(9))[:2])
+        q, k, where = X.clone().requires_grad_(), X[:, :1].clone().requires_grad_(), given.clone()
+        results = rope(q, k, sincos=(sin, cos), positions=where, seq_dim=0)
+        where.zero_()
+        torch.autograd.backward(results, [X, X[:, :1]])
+        assert_same([q.grad, k.grad], [truth, truth[:, :1]])
+
+
+@pytest.mark.parametrize("by", ["reference", *KERNELS])
 def test_in_place_without_autograd(by):
     truth = rotate(X, kernel="reference")
     with torch.inference_mode():
