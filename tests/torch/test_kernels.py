@@ -436,17 +436,33 @@ def test_autograd_notices_what_is_written(by):
 
 
 @pytest.mark.parametrize("by", ["reference", *KERNELS])
+def test_versions_count_what_is_written(by):
+    """Also of keys that need no gradient, beside queries that do, and of arrays with unlike axes."""
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, kernel=by)
+    for _ in range(2):
+        q, k, small, where = X.clone().requires_grad_(), X.clone(), X[:, 0].clone(), torch.arange(5)
+        sincos = rope.sincos(torch.arange(9))
+        for arrays in ((q, k), (k, small), (k,)):
+            rope(*arrays, seq_dim=0), rope(*arrays, sincos=sincos, positions=where, seq_dim=0)
+        assert k._version == small._version == where._version == 0
+        for count, arrays in enumerate(((k, small), (k,), (k, X.clone())), 1):
+            rope.rotate_inplace(*arrays, sincos=rope.sincos(where), seq_dim=0)
+            assert k._version >= count and small._version >= 1
+
+
+@pytest.mark.parametrize("by", ["reference", *KERNELS])
 def test_positions_may_change_before_the_backward_pass(by):
     """They choose rows of tables, in queries and keys; also by a plan, and where tables need a gradient too."""
     rope, given = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, kernel=by), torch.tensor([3, 1, 4, 1, 5])
     truth = rope.rotate(X, rope.sincos(given), seq_dim=0, transpose=True)
-    for learned in (False, False, False, True):
-        sin, cos = (table.requires_grad_(learned) for table in rope.sincos(torch.arange(9))[:2])
-        q, k, where = X.clone().requires_grad_(), X[:, :1].clone().requires_grad_(), given.clone()
-        results = rope(q, k, sincos=(sin, cos), positions=where, seq_dim=0)
-        where.zero_()
-        torch.autograd.backward(results, [X, X[:, :1]])
-        assert_same([q.grad, k.grad], [truth, truth[:, :1]])
+    for head in (0, 0, slice(1), slice(1)):  # without an axis of heads, keys have positions of another shape
+        for learned in (False, True):
+            sin, cos = (table.requires_grad_(learned) for table in rope.sincos(torch.arange(9))[:2])
+            q, k, where = X.clone().requires_grad_(), X[:, head].clone().requires_grad_(), given.clone()
+            results = rope(q, k, sincos=(sin, cos), positions=where, seq_dim=0)
+            where.zero_()
+            torch.autograd.backward(results, [X, X[:, head]])
+            assert_same([q.grad, k.grad], [truth, truth[:, head]])
 
 
 @pytest.mark.parametrize("by", ["reference", *KERNELS])
