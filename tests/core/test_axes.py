@@ -233,6 +233,16 @@ def test_positions_of_other_axes_are_refused():
     assert_all_raise(raising(values))
 
 
+def test_positions_without_their_name_are_told_from_arrays():
+    rope, x, where = embedding(), random(5, 14), np.arange(5)
+    floats = "must be float16 or bfloat16 or float32 or float64; got int64"
+    types = [
+        (partial(rope, where, seq_dim=0), f"^RotaryEmbedding: x {floats}$"),
+        (partial(rope, x, where, seq_dim=0), f"array 2 {floats}: give positions by name, positions=[.]{{3}}$"),
+    ]
+    assert_all_raise(raising((), types))
+
+
 def test_positions_are_counted_for_arrays_of_one_length(xp):
     rope, q, k = embedding(base=100.0), xp.random(2, 300, 3, 14), xp.random(2, 300, 1, 14)
     for result, x in zip(rope(q, k, seq_dim=1), (q, k)):
