@@ -205,8 +205,10 @@ def _values_near(near: Embedding, options: Values, wanted: np.ndarray, reverse: 
     width, whole = options["rotary_dim"], near.head_dim - options["first_channel"]
 
     def value(**changes: object) -> Iterator[RotaryEmbedding]:
-        with suppress(ValueError):  # the arguments do not fit together
+        try:
             yield near.replace(**options, **changes)
+        except ValueError:  # the arguments do not fit together
+            return
 
     if near.base is None:
         rows = frequencies_of(near)[:, 0]
@@ -233,8 +235,10 @@ def _values_near(near: Embedding, options: Values, wanted: np.ndarray, reverse: 
 
 def _other_sections(sections: Sections | None) -> Iterator[Sections]:
     for order in ORDERS if sections is not None else ():
-        with suppress(ValueError):  # these sizes do not fit this order
+        try:
             yield replace(sections, order=order)  # pyright: ignore[reportArgumentType]
+        except ValueError:  # these sizes do not fit this order
+            continue
 
 
 def _base_with(scaling: Scaling | None, width: int, wanted: float) -> float:
