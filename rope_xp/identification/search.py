@@ -360,7 +360,7 @@ class Search:
         scaling = rope.scaling if change is None else change.scaling
         if isinstance(scaling, YarnScaling):
             self.conclude(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * measured.magnitude_error))
-        frequencies, w = measured.frequencies, value.frequencies
+        frequencies, w = measured.angles.frequencies, value.frequencies
         off = np.abs(frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
         measures = f"the frequencies of {len(w)} pairs were measured"
         self.conclude(f"{measures}; those of the value are within {off:.1e} of each")
@@ -395,7 +395,8 @@ def first_unlike(
 ) -> int | None:
     """The first of many positions, along each direction, below `context` where a behaviour has another result."""
     exact = behaviour.with_exact_phases()._replace(axis="tokens").map(directions)
-    *_, to_first, to_second = exact.channels
+    first, second, to_first, to_second = exact.channels
+    kept = sorted({*range(probe.head_dim)} - {*to_first.tolist(), *to_second.tolist()})
     roundoff = max(behaviour.roundoff, probe.roundoff, ROUNDOFF["float32"] if tolerance else 0.0)
     for direction, x, positions, where in parts(probe, context, directions):
         y = probe(x, where)
@@ -404,10 +405,12 @@ def first_unlike(
         for start in range(0, len(positions), CHUNK):  # which is faster than all at once
             some, of_some = positions[start : start + CHUNK], y[start : start + CHUNK]
             error = 2.0**0.5 * exact.error_of(some, behaviour.precision, roundoff)[:, direction]
-            limit = np.full(of_some.shape, noise(roundoff) + tolerance)
-            limit[:, to_first] = limit[:, to_second] = np.maximum(error, tolerance * np.maximum(exact.size, 1.0))
-            expected = exact.rotated(x[: len(some)], some, direction)
-            wrong = np.any(np.abs(of_some - expected) > limit, axis=1)
+            limit = np.maximum(error, tolerance * np.maximum(exact.size, 1.0))
+            expected = exact.factors(some)[:, direction] * (x[0, first] + 1j * x[0, second])
+            unlike = np.abs(of_some[:, to_first] - expected.real) > limit
+            unlike |= np.abs(of_some[:, to_second] - expected.imag) > limit
+            wrong = np.abs(of_some[:, kept] - x[0, kept]) > noise(roundoff) + tolerance
+            wrong = unlike.any(axis=1) | wrong.any(axis=1)
             if wrong.any():
                 return int(some[wrong.argmax()])
     return None

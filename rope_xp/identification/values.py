@@ -12,7 +12,7 @@ import numpy as np
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import LinearScaling, Scaling
 from rope_xp.identification.behaviour import frequencies_of
-from rope_xp.identification.pairs import Angles, Channels, Fitted, Place, places_of
+from rope_xp.identification.pairs import Angles, Channels, Place, places_of
 from rope_xp.identification.precision import (
     COARSE,
     COARSE_BITS,
@@ -38,18 +38,14 @@ class Measured(NamedTuple):
 
     channels: Channels
     angles: Angles
-    of_axes: np.ndarray  # the frequencies "axes pairs" of each position axis, whose sum `frequencies` are
+    of_axes: np.ndarray  # the frequencies "axes pairs" of each position axis, whose sums are those of `angles`
     magnitude: float
     magnitude_error: float
     precision: Precision  # of phases with the measured frequencies
 
     @property
-    def frequencies(self) -> Fitted:
-        return self.angles.frequencies
-
-    @property
     def direction(self) -> int | None:  # None if the frequencies have both signs
-        values, errors, *_ = self.frequencies
+        values, errors, *_ = self.angles.frequencies
         signs = {*np.sign(values[np.abs(values) > errors]).astype(int).tolist()}
         return signs.pop() if len(signs) == 1 else None
 
@@ -91,9 +87,9 @@ def value_near(near: Embedding, measured: Measured) -> tuple[Value | None, Preci
         value = None if value is None else value._replace(rope=_in_terms_of(near, value.rope))
     precision = _precision_with(value, measured)
     if precision.name in COARSE_BITS:  # which may hide that frequencies are those of `near`
-        w, errors, *_ = measured.frequencies
+        w, errors, *_ = measured.angles.frequencies
         wide = errors + errors_of_phases(w, precision.name)
-        angles = measured.angles._replace(frequencies=measured.frequencies._replace(errors=wide))
+        angles = measured.angles._replace(frequencies=measured.angles.frequencies._replace(errors=wide))
         value = _nearest_value(near, measured._replace(angles=angles)) or value
     return value, precision
 
@@ -101,7 +97,7 @@ def value_near(near: Embedding, measured: Measured) -> tuple[Value | None, Preci
 def _precision_with(value: Value | None, measured: Measured) -> Precision:
     if value is None:
         return measured.precision
-    errors = measured.frequencies.errors
+    errors = measured.angles.frequencies.errors
     if value.rope.base is not None:  # a rule is as far from the frequencies as they are from angles, or exact
         errors = errors * (0.0 if measured.is_coarse else 2.0)
     return measured.angles.precision_with(value.frequencies, errors)
@@ -137,7 +133,7 @@ def _simplest_value(measured: Measured) -> Value | None:
 
 def _rules(measured: Measured, find: Callable[[Target], Rule | None]) -> Iterator[tuple[Rule, Place]]:
     for place in places_of(measured.channels, measured.magnitude) if measured.direction is not None else ():
-        rule = find(measured.target(*(place.of_all_pairs(each) for each in measured.frequencies[:2])))
+        rule = find(measured.target(*(place.of_all_pairs(each) for each in measured.angles.frequencies[:2])))
         if rule is not None:
             yield rule, place
 
@@ -145,7 +141,7 @@ def _rules(measured: Measured, find: Callable[[Target], Rule | None]) -> Iterato
 def _value_of_numbers(measured: Measured) -> Value | None:
     """The value with the frequencies as measured, in the first of all layouts that have these pairs."""
     for place in places_of(measured.channels, measured.magnitude):
-        of_all_pairs = (place.of_all_pairs(each) for each in measured.frequencies[:2])
+        of_all_pairs = (place.of_all_pairs(each) for each in measured.angles.frequencies[:2])
         numbers = [
             0.0 if abs(w) <= error else float(np.sign(w)) * simplest_within(abs(w), error)
             for w, error in zip(*of_all_pairs)
@@ -156,7 +152,7 @@ def _value_of_numbers(measured: Measured) -> Value | None:
 
 def _nearest_value(near: Embedding, measured: Measured) -> Value | None:
     for place in places_of(measured.channels, measured.magnitude):
-        wanted, errors = (place.of_all_pairs(each) for each in (measured.of_axes, measured.frequencies.errors))
+        wanted, errors = (place.of_all_pairs(each) for each in (measured.of_axes, measured.angles.frequencies.errors))
         rope = nearest(near, place.options, wanted, errors)
         if rope is not None:
             return Value(rope, place)
@@ -268,7 +264,7 @@ def with_axes(value: Value, measured: Measured) -> RotaryEmbedding | None:
     rows = np.where((rows != 0.0) & alone, inv_freq, rows)  # a pair of one axis: its number has been rounded
     if alone.all():
         axis_of_pair, w = np.argmax(rows != 0.0, axis=0), np.abs(rows).max(axis=0)
-        errors = value.place.of_all_pairs(2 * measured.frequencies.errors)  # those of the numbers
+        errors = value.place.of_all_pairs(2 * measured.angles.frequencies.errors)  # those of the numbers
         of = measured.target(w, errors)
         allowed = errors + w * roundings_of_frequencies(w, errors, measured.is_coarse)[:2][-1]
         for found in _with_sections(_with_base(rope, rows, of, axis_of_pair == 0), axis_of_pair.tolist()):
@@ -305,7 +301,7 @@ def _with_sections(rope: Embedding | None, axis_of_pair: list[int]) -> Iterator[
 
 def rule_in_any_order(measured: Measured) -> Rule | None:
     """The rule of the frequencies, fastest first, of pairs that no layout has."""
-    values, errors, *_ = measured.frequencies
+    values, errors, *_ = measured.angles.frequencies
     order = np.argsort(-np.abs(values))
     return rule_of(measured.target(values[order], errors[order]))
 

@@ -91,6 +91,8 @@ def test_round_trip(layout, first, rotary_dim):
         assert (found.is_rotation, found.relative, found.stateful) == (True, True, False)
         assert (found.precision, found.longest, found.confidence) == ("exact", 2**20, 1.0)
         assert len(found.pairs) == rotary_dim // 2 and len(found.kept) == WIDTH - rotary_dim
+        off = np.max(np.abs(np.divide(found.inv_freq, found.rope.inv_freq) - 1.0))
+        assert any(f"those of the value are within {off:.1e} of each." in reason for reason in found.reasons)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
