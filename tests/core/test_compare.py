@@ -203,17 +203,16 @@ def positions_in_bfloat16_of_another_base(x, positions):
     return rotate(x, angles(rounded, np.array(LLAMA.replace(base=250_000.0).inv_freq)))
 
 
+OF_BASE = "Check the base (rope_theta), and the exponent: -2 j / rotary_dim for pair j."
 ADVICE = {
     failing: ["If the function takes other arrays, say so by `shape` and `like`, or wrap it."],
-    lambda x, p: x * 2.0 ** (p[..., None] % 2): [
-        "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes."
-    ],
+    lambda x, p: x * 2.0 ** (p[..., None] % 2): [],  # the report says what it is instead
     positions_in_bfloat16_of_another_base: [
-        "Check the base (rope_theta).",
+        OF_BASE,
         "Compute position times frequency exactly or in float64. bfloat16 rounds integers above 256: do not cast "
         "positions or frequencies (inv_freq) to it with the model.",
     ],
-    LLAMA.replace(base=250_000.0): ["Check the base (rope_theta)."],
+    LLAMA.replace(base=250_000.0): [OF_BASE],
 }
 
 
