@@ -101,13 +101,13 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
-def readable(x: Any) -> np.ndarray | None:
-    """The numbers of an eager PyTorch tensor on the CPU, without a copy; None for arrays that one waits for."""
+def numbers_at_hand(x: Any) -> list[Any] | None:
+    """The numbers of an eager PyTorch tensor on the CPU; None for arrays that one waits for."""
     if not is_torch(x) or is_traced():
         return None
     torch = sys.modules["torch"]
     is_memory = type(x) is torch.Tensor and x.is_cpu and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-    return x.numpy() if is_memory else None
+    return x.tolist() if is_memory else None
 
 
 def from_host(values: NDArray[Any], *, like: Any, dtype: Any = None) -> Any:

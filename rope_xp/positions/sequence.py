@@ -147,9 +147,9 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
     sizes = checks.positions("lengths", lengths, like=like, real=False)
     start = libraries.from_numbers((0,), like=sizes, dtype=sizes.dtype)
     boundaries = libraries.namespace(sizes).concat([start, libraries.cumulative_sum(sizes)])
-    if (ends := libraries.readable(boundaries)) is not None:
-        _require_rising("lengths", ends.tolist())
-        _require_total(total, int(ends[-1]))
+    if (ends := libraries.numbers_at_hand(boundaries)) is not None:
+        _require_rising("lengths", ends)
+        _require_total(total, ends[-1])
     return _packed(boundaries, total)
 
 
@@ -426,9 +426,9 @@ def _boundaries(
         boundaries = checks.positions("cu_seqlens", cu_seqlens, like=like, real=False)
         if not boundaries.shape[0]:
             raise wrong_value("cu_seqlens must start with 0; got no boundary")
-        if (ends := libraries.readable(boundaries)) is not None:
-            _require_rising("cu_seqlens", ends.tolist())
-            _require_chunks(ends.tolist(), chunks)
+        if (ends := libraries.numbers_at_hand(boundaries)) is not None:
+            _require_rising("cu_seqlens", ends)
+            _require_chunks(ends, chunks)
         return boundaries + 0, total  # contiguous, which `searchsorted` of some libraries requires
     boundaries = _from_host("cu_seqlens", numbers, like)
     if isinstance(total, int) and total != numbers[-1]:
