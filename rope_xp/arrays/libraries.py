@@ -101,7 +101,7 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
-def numbers_at_hand(x: Any) -> list[Any] | None:
+def numbers_at_hand(x: Any) -> list[int] | None:
     """The numbers of an eager PyTorch tensor on the CPU; None for arrays that one waits for."""
     if not is_torch(x) or is_traced():
         return None
