@@ -130,7 +130,7 @@ def lengths_of(rope: Embedding, trained_length: int | None = None) -> Lengths:
     if isinstance(scaling, DynamicNTKScaling):
         trained, extended = scaling.max_position_embeddings, scaling.seq_len
     elif hasattr(scaling, "original_max_position_embeddings"):
-        trained, factor = scaling.original_max_position_embeddings, scaling.factor
+        trained, factor = scaling.original_max_position_embeddings, getattr(scaling, "factor", None)
         by_factor = None if factor is None else int(factor * trained)
         if stated is None or stated <= trained:
             extended = by_factor

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 from math import pi
 
@@ -23,11 +24,27 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
+from rope_xp.frequencies import Scaling, geometric
 from rope_xp.reports import Report, Section, Table
 
 TRAINED = 2048
 LENGTH = {"original_max_position_embeddings": TRAINED}
 DYNAMIC = embedding(scaling=DynamicNTKScaling(factor=2.0, max_position_embeddings=TRAINED, seq_len=3 * TRAINED))
+
+
+@dataclass(frozen=True)
+class Halved(Scaling):
+    """A user's own rule with a trained length and no factor."""
+
+    original_max_position_embeddings: int
+
+    def frequencies(self, base, rotary_dim):
+        return tuple(w / 2 for w in geometric(base, rotary_dim))
+
+
+def test_a_rule_of_a_user_needs_no_factor():
+    report = embedding(scaling=Halved(TRAINED)).explain(context=8192)
+    assert (report.trained_length, {band.treatment for band in report.bands}) == (TRAINED, {"interpolated"})
 
 
 @pytest.mark.parametrize("context", [1, 700, 131_072, 2**24 + 2**13, 2**40])

@@ -157,7 +157,11 @@ LONG_GOOD = {"short_factor": [1.0], "long_factor": [2.0], "original_max_position
 TINY = LongRopeScaling(**{**LONG_GOOD, "short_factor": [1e-6]})
 LOW = r"factor must be at least 1; got 0.5"
 VALUES = [
-    *((partial(replace, rule, factor=0.5), rf"^{type(rule).__name__}: {LOW}") for rule, _ in RULES),
+    *(
+        (partial(replace, rule, factor=0.5), rf"^{type(rule).__name__}: {LOW}")
+        for rule, _ in RULES
+        if hasattr(rule, "factor")
+    ),
     (lambda: NTKScaling(factor=float("inf")), r"factor must be finite; got inf"),
     (lambda: NTKScaling(factor=2.0).frequencies(1e4, 2), r"rotary_dim must be at least 4; got 2"),
     (lambda: MixedNTKScaling(factor=2.0, mixed_b=0), r"mixed_b must be greater than 0; got 0"),
