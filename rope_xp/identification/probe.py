@@ -468,7 +468,7 @@ def _in_words(each: Call, wrong: np.ndarray) -> str:
     """What the wrong results "batch heads seq" of a call have in common."""
     for axis, name in ((1, "head"), (0, "batch row")):
         of_axis = np.any(wrong, axis=tuple({0, 1, 2} - {axis}))
-        if len(of_axis) > 1 and not of_axis.all():
+        if not of_axis.all():
             wrong_one, right_one = of_axis.argmax(), of_axis.argmin()
             return f"it depends on the {name}: {name} {wrong_one} gets another result than {name} {right_one}"
     at = np.argwhere(wrong)[0]

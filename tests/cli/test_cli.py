@@ -287,6 +287,15 @@ def test_layers_of_one_type_that_differ_have_numbers(run, file):
         "layers 0",
         "layers 1-3",
     ]
+    alike = groups_of({**config, "no_rope_layers": [1] * 4}, None, None)
+    assert [(each.name, each.layers, each.is_type) for each in alike] == [("", (), False)]
+    sizes = {"attention.key_length": 128, "embedding_length": 512, "attention.head_count": 4, "block_count": 12}
+    metadata = {"rope.freq_base": 1e6, "attention.sliding_window": 512, **sizes}
+    of_file = {"general.architecture": "gemma3", **{f"gemma3.{name}": number for name, number in metadata.items()}}
+    assert [(each.name, len(each.layers)) for each in groups_of(of_file, None, None)] == [
+        ("sliding_attention", 10),
+        ("full_attention", 2),
+    ]
 
 
 def test_long_lists_are_not_read_once_for_each_layer(monkeypatch):
