@@ -22,7 +22,7 @@ class Difference(NamedTuple):
 
 
 # Causes that are not a property of an embedding, in words.
-OF_CALLS = {
+IN_WORDS = {
     "calls": "results depend on the call",
     "length": "some positions have no result",
 }
@@ -161,7 +161,7 @@ class Comparison(Report):
         if self.causes == ("unknown",):
             return [] if self.problems else ["No known mistake explains it."]
         found = {each.cause: words(each) for each in self.differences}
-        named = [found.get(cause) or OF_CALLS.get(cause, cause) for cause in self.causes]
+        named = [found.get(cause) or IN_WORDS.get(cause, cause) for cause in self.causes]
         return [f"Likely cause{'s' if len(named) > 1 else ''}: {'; '.join(named)}."]
 
     @property

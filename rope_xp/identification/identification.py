@@ -101,7 +101,8 @@ class Identification(Report):
             return "The function cannot be identified."
         if self.is_rotation:
             why_not = [each for each in self.reasons if each.startswith("Not a rotary embedding: ")]
-            return f"The function is n{why_not[0][1:]}" if why_not else NOT_EXPLAINED
+            unexplained = "The function is a rotation, but no RotaryEmbedding explains it."
+            return f"The function is n{why_not[0][1:]}" if why_not else unexplained
         return "The function is not a rotation."
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -123,9 +124,6 @@ class Identification(Report):
             "confidence": f"{self.confidence:.3g}",
         }
         return [(name, text) for name, text in rows.items() if text is not None]
-
-
-NOT_EXPLAINED = "The function is a rotation, but no RotaryEmbedding explains it."
 
 
 def phases_in_words(precision: str) -> str:
