@@ -14,7 +14,7 @@ from rope_xp.description import describe
 from rope_xp.errors import public, wrong_type, wrong_value
 from rope_xp.frequencies import Scaling, XPos
 from rope_xp.kernels import KERNELS, Kernel
-from rope_xp.kernels.angles import PHASES, Phase, SinCos, TableProgram, kernel_tables
+from rope_xp.kernels.angles import PHASES, Phase, SinCos, TableProgram, fast_table_program
 from rope_xp.kernels.plan import (
     angles_of_call,
     angles_of_rerotation,
@@ -381,17 +381,17 @@ class RotaryEmbedding:
         """
         if is_compiling() and (graph := self._graph((positions, like), name=role)) is not None:
             return SinCos(*graph.sincos(self._text, positions, like, role))
-        signature = signature_of((positions, like), "sincos", role)
-        program = None if signature is None else self._plans.get(signature)
+        key = signature_of((positions, like), "sincos", role)
+        program = None if key is None else self._plans.get(key)
         if program is not None:
             return SinCos(*program.run(positions, like))
         program = TableProgram.of(self, role)
         sincos = program.run(positions, like)
         if role is not None or self.xpos is not None:
             checks.one_of("role", role, ROLES)
-        if signature is not None:
-            compiled = kernel_tables(self, positions, [positions if like is None else like])
-            self._plans.add(signature, program if compiled is None else compiled)
+        if key is not None:
+            fast = fast_table_program(self, positions, [positions if like is None else like])
+            self._plans.add(key, program if fast is None else fast)
         return sincos
 
     @public("RotaryEmbedding.rotate")

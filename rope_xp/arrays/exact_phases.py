@@ -129,7 +129,7 @@ class Row:
         return libraries.namespace(row).reshape(row, (*[1] * (like.ndim - len(self.shape)), *self.shape))
 
 
-def sin_cos(positions: Array, frequencies: Frequencies, dtype: object) -> tuple[Any, Any]:
+def exact_tables(positions: Array, frequencies: Frequencies, dtype: object) -> tuple[Any, Any]:
     """Sine and cosine, without derivatives, of the sum over axes of `positions * frequencies`."""
     # Positions are integers, float32 below ``2**31`` or float64 below ``2**63``; beyond, and for NaN, the result is
     # NaN.

@@ -14,8 +14,9 @@ MAX_PLANS = 256
 _OPTIONS = {int, bool, str, type(None), np.int64}
 
 
-# The number of times that a kernel failed. Plans from before the last failure are not used any more.
-_failures: list[int] = [0]
+# How often `forget_plans` was called. The number is a part of each signature, so plans that were made before the last
+# call of `forget_plans` are not found any more.
+_generation: list[int] = [0]
 
 
 class Plans(dict[Hashable, Any]):
@@ -48,7 +49,7 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
     except RuntimeError:  # nested and sparse tensors have no shape or no strides
         return None
     state = _STATES.get(type(arrays[0]), _no_facts)()
-    return None if state is None or None in facts else (kinds, options, _failures[0], state, *facts)
+    return None if state is None or None in facts else (kinds, options, _generation[0], state, *facts)
 
 
 def is_compiling() -> bool:
@@ -57,8 +58,8 @@ def is_compiling() -> bool:
 
 
 def forget_plans() -> None:
-    """Let all calls make new plans, because a kernel has failed or was not tested."""
-    _failures[0] += 1
+    """Let all calls make new plans. Old ones may name a kernel that has failed, or that no test has checked yet."""
+    _generation[0] += 1
 
 
 def _no_facts(*_: Any) -> None:

@@ -73,7 +73,7 @@ def wrapped(angle: np.ndarray) -> np.ndarray:
 
 def exact_angles(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     exact = exact_phases.Frequencies(tuple(map(float, frequencies)))
-    sin, cos = exact_phases.sin_cos(positions, exact, np.dtype("float64"))
+    sin, cos = exact_phases.exact_tables(positions, exact, np.dtype("float64"))
     return np.arctan2(sin, cos)
 
 

@@ -1,4 +1,4 @@
-"""The kernels: several implementations of one rotation, and the choice between them."""
+"""The kernels: several implementations of one rotation, and the choice between them. `plan.py` has all steps."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -30,13 +30,13 @@ _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("x
 
 
 def require_writable(xs: Sequence[Array], angles: Angles) -> None:
-    """Check that results can overwrite the arrays. This follows from the signature of a call."""
+    """Check that results can overwrite the arrays. This follows from the signature of a call, so its plan does it."""
     checks.writable(xs)
     checks.no_gradients(angles)
 
 
 def require_disjoint(xs: Sequence[Array], angles: Angles) -> None:
-    """Check that no array that is overwritten shares memory with another argument. This depends on addresses."""
+    """Check that overwritten arrays share no memory with other arguments. Each call does it: addresses may differ."""
     checks.require_disjoint(xs, angles, by_address=not _is_traced(xs[0]))
 
 
@@ -44,8 +44,10 @@ def computes_angles(x: Array, kernel: str) -> bool:
     return libraries.is_torch(x) and not libraries.is_traced() and choose(x, kernel) == "triton"
 
 
-class Unprepared(NamedTuple):
-    """A program that chooses among kernels at each run: for calls that keep no plan, and kernels without programs."""
+class GeneralProgram(NamedTuple):
+    """A rotation that prepares nothing: each run aligns the angles and calls the kernel of each array."""
+
+    # It is for calls whose plan is not kept, and for arrays for which no kernel prepares a program.
 
     names: list[str]  # of the kernel for each array
     alignments: Sequence[Alignment]
@@ -61,42 +63,43 @@ class Unprepared(NamedTuple):
         return _rotate_by(self.names, xs, angles, self.rotation, self.inplace, requested=self.requested)
 
 
-class Launched(NamedTuple):
-    """A prepared program of Triton. If it cannot be launched, it has written nothing, and the other program runs."""
+class ProgramWithFallback(NamedTuple):
+    """A prepared program of Triton. If it cannot be launched, it has written nothing, and the fallback runs."""
 
     program: Any
-    otherwise: Unprepared
+    fallback: GeneralProgram
 
     def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
         try:
             return self.program.run(xs, angles)
-        except faults.LaunchError:  # the other program handles the error if it fails too
-            return self.otherwise.run(xs, angles)
+        except faults.LaunchError:  # the fallback handles the error if its own launch fails too
+            return self.fallback.run(xs, angles)
 
 
 def prepare(plan: Any, xs: Sequence[Array], angles: Angles, is_kept: bool) -> Any:
-    """The program for a `CallPlan`: `run(xs, angles)` rotates arrays by angles with the signatures of these."""
-    kernel = None if plan.for_kernel is None else _kernel_module("triton").ByPositions(*plan.for_kernel)
-    unprepared = Unprepared(plan.kernels, plan.alignments, plan.rotation, plan.inplace, plan.requested, kernel)
-    if not is_kept or len(set(plan.kernels)) > 1:
-        return unprepared
+    """The program of a `CallPlan`, for arrays and angles with the signatures of these. It is prepared if it is kept."""
+    given = plan.frequencies_and_factor
+    by_positions = None if given is None else _kernel_module("triton").ByPositions(*given)
+    general = GeneralProgram(plan.kernels, plan.alignments, plan.rotation, plan.inplace, plan.requested, by_positions)
     name = plan.kernels[0]
-    if name == "xla":
+    if not is_kept or len(set(plan.kernels)) > 1:
+        return general
+    if name == "xla":  # its programs align angles in a function that is compiled
         return _kernel_module("xla").prepare(angles, plan.alignments, plan.rotation)
-    kernel = _kernel_module(name) if kernel is None else kernel
-    # A program of NumPy's operations reshapes angles. It does not permute their axes.
+    # Programs of "blocked" align angles by `reshape` alone, which does not permute axes.
     is_permuted = name == "blocked" and any([each.order is not None for each in plan.alignments])
-    if is_permuted or not hasattr(kernel, "prepare") or not all(_is_known(name, x) for x in xs):
-        return unprepared
-    aligned = align_angles(angles, plan.alignments)
-    if not libraries.is_torch(xs[0]):
-        program = kernel.prepare(xs, aligned, plan.rotation, plan.inplace)
+    if is_permuted or not all(_is_tested(name, x) for x in xs):
+        return general
+    arguments = xs, align_angles(angles, plan.alignments), plan.rotation
+    if name == "triton":
+        kernel = _with_fallback(by_positions or _kernel_module("triton"), plan.requested)
+        program = _kernel_module("autograd").prepare(*arguments, kernel, plan.inplace)
+        return general if program is None else ProgramWithFallback(program, general)
+    if libraries.is_torch(xs[0]):
+        program = _kernel_module("autograd").prepare(*arguments, _kernel_module(name), plan.inplace)
     else:
-        kernel = _with_fallback(kernel, plan.requested) if name == "triton" else kernel
-        program = _kernel_module("autograd").prepare(xs, aligned, plan.rotation, kernel, plan.inplace)
-    if program is None:
-        return unprepared
-    return Launched(program, unprepared) if name == "triton" else program
+        program = _kernel_module(name).prepare(*arguments, plan.inplace)
+    return general if program is None else program
 
 
 def _rotate_by(
@@ -106,8 +109,8 @@ def _rotate_by(
     name = names[0]
     if len(set(names)) > 1:
         return [
-            _rotate_by([name], [x], [angles_of_x], rotation, inplace, requested=requested)[0]
-            for name, x, angles_of_x in zip(names, xs, angles)
+            _rotate_by([name], [x], [group], rotation, inplace, requested=requested)[0]
+            for name, x, group in zip(names, xs, angles)
         ]
     if name == "triton" and not _is_traced(xs[0]):
         return _launch(xs, angles, rotation, _kernel_module(name), inplace, requested=requested)
@@ -129,7 +132,7 @@ def _launch(
 
 def _with_fallback(kernel: object, requested: str) -> Any:
     """A Triton kernel, with the reference as its fallback unless the user chose Triton by name."""
-    return kernel if requested == "triton" else _kernel_module("autograd").WithFallback(kernel, _report_failure)
+    return kernel if requested == "triton" else _kernel_module("autograd").KernelWithFallback(kernel, _report_failure)
 
 
 def prepare_tables(positions: Array, arrays: Sequence[Array], frequencies: Any, scale: float, kernel: str) -> Any:
@@ -141,15 +144,14 @@ def prepare_tables(positions: Array, arrays: Sequence[Array], frequencies: Any, 
         return _kernel_module("xla").prepare_tables(positions, frequencies, scale)
     if host_view(positions) is None:
         return None
-    compiled = compiled_sincos(positions, kernel)
-    return (blocked if compiled is None else compiled).prepare_tables(positions, frequencies, scale)
+    return (_usable_numba_tables(positions, kernel) or blocked).prepare_tables(positions, frequencies, scale)
 
 
-def sin_cos(positions: Array, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:
-    """`exact_phases.sin_cos`, by the function that is compiled for JAX if it can be used."""
+def exact_tables(positions: Array, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:
+    """`exact_phases.exact_tables`, by the function that is compiled for JAX if it can be used."""
     if kernel != "reference" and frequencies.are_floats and libraries.is_jax(positions):
-        return _kernel_module("xla").sin_cos(positions, frequencies.inv_freq, dtype)
-    return exact_phases.sin_cos(positions, frequencies, dtype)
+        return _kernel_module("xla").exact_tables(positions, frequencies.inv_freq, dtype)
+    return exact_phases.exact_tables(positions, frequencies, dtype)
 
 
 def host_view(x: Any) -> Any:
@@ -161,29 +163,32 @@ def host_view(x: Any) -> Any:
     return None
 
 
-def compiled_sincos(positions: Array, kernel: str) -> Any:
-    """The module that compiles tables of positions on the host, or None if it cannot be used."""
+def _usable_numba_tables(positions: Array, kernel: str) -> Any:
+    """The module `numba_tables`, or None if it cannot be used."""
     if kernel == "blocked":
         return None
-    problem = _obstacle("numba_sincos", positions)
+    problem = _obstacle("numba_tables", positions)
     if problem is None:
-        return _kernel_module("numba_sincos")
+        return _kernel_module("numba_tables")
     if kernel == "fastest":
         _warn("numba", problem)
     return None
 
 
 def choose(x: Array, kernel: str) -> str:
+    """The name of the kernel that rotates `x`, if the user asks for `kernel`."""
     traced = _is_traced(x)
     if kernel == "reference" or (traced and kernel != "triton") or libraries.is_dtensor(x):
         return "reference"
     memory = _memory_of(x)
     if kernel == "fastest":
         return _fastest(memory, x)
-    module = problem = _operators() if traced else _kernel_module(kernel)
-    if not isinstance(module, ImportError):
-        if memory not in module.MEMORY_KINDS:
-            raise wrong_value(f"kernel={kernel!r} must have arrays in {' or '.join(module.MEMORY_KINDS)}; got {memory}")
+    module = _operators() if traced else _kernel_module(kernel)
+    if isinstance(module, ImportError):
+        problem = module
+    elif memory not in module.MEMORY_KINDS:
+        raise wrong_value(f"kernel={kernel!r} must have arrays in {' or '.join(module.MEMORY_KINDS)}; got {memory}")
+    else:
         problem = None if traced else _obstacle(kernel, x)
     if problem is not None:
         state = "installed" if isinstance(problem, ModuleNotFoundError) else "usable here"
@@ -202,6 +207,7 @@ def _is_traced(x: Array) -> bool:
 
 
 def _operators() -> Any:
+    """The module of Triton's operators for compilers, or its import error. A call that is traced reads no cache."""
     try:
         from rope_xp.kernels import triton
     except Exception as problem:
@@ -228,7 +234,7 @@ def _fastest(memory: str, x: Array) -> str:
 
 
 def _warn(name: str, problem: ImportError) -> None:
-    if not isinstance(problem, ModuleNotFoundError):
+    if not isinstance(problem, ModuleNotFoundError):  # nobody is warned of a package that is not installed
         faults.warn_once(name, f"kernel={name!r} is not used; a slower kernel runs instead: {problem}")
 
 
@@ -245,7 +251,10 @@ def _obstacle(name: str, x: Array) -> ImportError | None:
             if isinstance(module, ImportError):
                 problem = module
             elif hasattr(module, "self_test") and not module.self_test(x):
-                signature.forget_plans()  # no test is possible now; a later call tries again
+                # No test is possible now, for example while a CUDA graph is captured. The kernel is used, although it
+                # may fail. Nothing is stored, and plans are forgotten (that of this call, too), so that a later call
+                # tests the kernel.
+                signature.forget_plans()
                 return None
         except Exception as found:
             problem = ImportError(faults.reason(found))
@@ -253,7 +262,7 @@ def _obstacle(name: str, x: Array) -> ImportError | None:
     return _obstacles[key]
 
 
-def _is_known(name: str, x: Array) -> bool:
+def _is_tested(name: str, x: Array) -> bool:  # false for "reference", which needs no test
     return _key(name, x) in _obstacles
 
 
@@ -268,7 +277,7 @@ def _report_failure(x: Array, problem: Exception) -> None:
     faults.warn_once("triton", f"kernel='triton' is not used; a slower kernel runs instead: {problem}")
 
 
-# While an import fails in one thread, Python may give the half of a module to another.
+# Without it, while an import fails in one thread, another thread may get the incomplete module from Python.
 _importing = RLock()
 
 

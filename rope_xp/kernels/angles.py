@@ -193,7 +193,7 @@ class TableProgram(NamedTuple):
         return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
 
 
-def kernel_tables(rope: Embedding, positions: Array, arrays: Sequence[Array]) -> Any:
+def fast_table_program(rope: Embedding, positions: Array, arrays: Sequence[Array]) -> Any:
     """The program of a kernel for the tables of an embedding, for arrays like these; None if there is none."""
     # Tables must be float32, have exact phases, and be the same for queries and keys.
     if rope.phase != "exact" or rope.xpos is not None:
@@ -248,7 +248,7 @@ def _tables(
         tables = _host_tables(positions, frequencies, kernel)
         if tables is not None:
             return tables
-    sin, cos = kernels.sin_cos(libraries.without_gradient(positions), frequencies, dtype, kernel)
+    sin, cos = kernels.exact_tables(libraries.without_gradient(positions), frequencies, dtype, kernel)
     derivative = libraries.is_real(positions) or not frequencies.are_floats
     if not (derivative and libraries.has_derivatives(positions)):
         return sin, cos
@@ -269,7 +269,7 @@ def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel
     sin, cos = program.run(whole, whole)
     if fractions is not None:
         others = fractions != 0.0
-        sin[others], cos[others] = blocked.sin_cos(numbers[others], frequencies)
+        sin[others], cos[others] = blocked.exact_tables(numbers[others], frequencies)
     return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 

@@ -22,8 +22,8 @@ def rotate_all(
     xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: object, inplace: bool = False
 ) -> list[Any]:
     """Rotate with a kernel, or with the reference if tensors are not plain memory."""
-    # Each array has equally many angles, without derivatives. If `reference.tables_of` does not accept them, the kernel
-    # has its own `tables_of(xs, angles)`.
+    # The reference rotates where angles have derivatives. It needs tables. A kernel has its own `tables_of(xs, angles)`
+    # if `reference.tables_of` does not accept its angles.
     if not _are_constant(angles):
         return _rotate_by_reference(xs, angles, rotation, kernel, inplace)
     if _need_no_derivative(xs):
@@ -63,23 +63,23 @@ class Differentiable(NamedTuple):
     def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
         return list(_PlannedRotation.apply(self, angles, *xs))
 
-    def saved(self, angles: tuple[Any, ...]) -> list[Any]:
+    def saved(self, group: tuple[Any, ...]) -> list[Any]:
         """Aligned angles. Positions are copied, since the caller may change them before the backward pass."""
-        views = [tensor.as_strided(*view) for tensor, view in zip(angles, self.views)]
+        views = [tensor.as_strided(*view) for tensor, view in zip(group, self.views)]
         return [view if view.is_floating_point() else view.clone() for view in views]
 
     def rotate_back(self, gradients: Sequence[Array], saved: tuple[Any, ...]) -> Sequence[Any]:
         angles, rotation = [saved] * len(gradients), self.rotation.inverted()
-        signature = signature_of((*gradients, *saved))
-        program = None if signature is None else self.backward.get(signature)
+        key = signature_of((*gradients, *saved))
+        program = None if key is None else self.backward.get(key)
         if program is not None:
             try:
                 return program.run(gradients, angles)
             except LaunchError:  # below, the kernel handles it
                 pass
         rotated = rotate_all(gradients, angles, rotation, self.kernel)
-        if signature is not None and program is None:
-            self.backward.add(signature, prepare(gradients, angles, rotation, self.kernel))
+        if key is not None and program is None:
+            self.backward.add(key, prepare(gradients, angles, rotation, self.kernel))
         return rotated
 
 
@@ -115,7 +115,7 @@ def _tables_of(kernel: object, xs: Sequence[Array], angles: Angles) -> Tables:
     return kernel.tables_of(xs, angles) if hasattr(kernel, "tables_of") else reference.tables_of(angles)
 
 
-class WithFallback(NamedTuple):
+class KernelWithFallback(NamedTuple):
     """A kernel with a fallback: if a launch fails, it calls `on_failure(x, error)`, and the reference runs."""
 
     kernel: Any

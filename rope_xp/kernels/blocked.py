@@ -54,7 +54,7 @@ class FewNumbersProgram(NamedTuple):
     def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
         sin, cos = angles[0]
         is_complex = self.rotation.read == "interleaved"
-        rotate, tables = (self._complex, self._angles) if is_complex else (self._halves, self._signed)
+        rotate, tables = (self._complex, self._factors) if is_complex else (self._halves, self._signed)
         of_rows = tables(sin, cos)
         if self.conversions is None:
             return [rotate(x, shape, of_rows, self.inplace) for x, shape in zip(xs, self.shapes)]
@@ -66,24 +66,24 @@ class FewNumbersProgram(NamedTuple):
             x[...] = result
         return list(xs)
 
-    def _angles(self, sin: Array, cos: Array) -> Array:
+    def _factors(self, sin: Array, cos: Array) -> Array:
         sin, cos = self.to_host(sin), self.to_host(cos)
-        angles = memory.complex_numbers(cos, -sin if self.rotation.inverse else sin)
-        return self.from_host(angles.reshape(self.table_shape))
+        factors = memory.complex_numbers(cos, -sin if self.rotation.inverse else sin)
+        return self.from_host(factors.reshape(self.table_shape))
 
     def _signed(self, sin: Any, cos: Any) -> tuple[Any, Any]:
         sin, cos = self.to_host(sin), self.to_host(cos)
         signed = (sin, -sin) if self.rotation.inverse else (-sin, sin)
         return np.concatenate(signed, -1).reshape((*self.table_shape[:-2], 2, -1)), cos.reshape(self.table_shape)
 
-    def _complex(self, x: Any, shape: tuple[int, ...], angles: Any, inplace: bool) -> Any:
+    def _complex(self, x: Any, shape: tuple[int, ...], factors: Any, inplace: bool) -> Any:
         numbers = memory.complex_view(x)
         if numbers is None:  # of torch, memory that begins between two numbers
-            rotated = self._complex(x.clone(), shape, angles, True)
+            rotated = self._complex(x.clone(), shape, factors, True)
             return x.copy_(rotated) if inplace else rotated
         if not inplace:
-            return (numbers * angles).view(x.dtype)
-        numbers *= angles
+            return (numbers * factors).view(x.dtype)
+        numbers *= factors
         return x
 
     def _halves(self, x: Any, shape: tuple[int, ...], tables: Any, inplace: bool) -> Any:
@@ -176,13 +176,13 @@ def _rotate_block(x: Array, sin: Array, cos: Array, out: Array, rotation: Rotati
         return
     xp, converted = memory.operations(x), x.dtype != sin.dtype
     sin = -sin if rotation.inverse else sin
-    angles = memory.complex_numbers(cos, sin) if rotation.read == rotation.write == "interleaved" else None
-    if angles is not None and not converted:
+    factors = memory.complex_numbers(cos, sin) if rotation.read == rotation.write == "interleaved" else None
+    if factors is not None and not converted:
         numbers, rotated = memory.complex_view(x), memory.complex_view(out)
         if numbers is not None and rotated is not None:
-            xp.multiply(numbers, angles, out=rotated)
+            xp.multiply(numbers, factors, out=rotated)
             return
-    tables = (angles,) if angles is not None and converted else _wide_tables(sin, cos, rotation)
+    tables = (factors,) if factors is not None and converted else _wide_tables(sin, cos, rotation)
     _rotate_parts(x, tables, sin, out, rotation)
 
 
@@ -279,7 +279,7 @@ class HostTables(NamedTuple):
 
     def run(self, positions: Any, like: Any) -> tuple[Any, Any]:
         is_host = isinstance(positions, np.ndarray)
-        sin, cos = sin_cos(positions if is_host else positions.numpy(), self.frequencies)
+        sin, cos = exact_tables(positions if is_host else positions.numpy(), self.frequencies)
         if self.scale != 1.0:
             sin, cos = sin * self.scale, cos * self.scale
         return (sin, cos) if is_host else (memory.from_numpy(sin, positions), memory.from_numpy(cos, positions))
@@ -290,8 +290,8 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
     return HostTables(frequencies, scale) if is_integer and frequencies.is_single_row else None
 
 
-def sin_cos(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:
-    """`exact_phases.sin_cos` in float32, "*batch seq pairs", of NumPy positions "*batch seq" and floats on one axis."""
+def exact_tables(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:
+    """Exact tables in float32, "*batch seq pairs", of NumPy positions "*batch seq" and floats on one axis."""
     tokens, fractions = integers_and_fractions(positions.reshape(-1))
     shape = (*positions.shape, frequencies.pairs)
     if len(tokens) == 1 and fractions is None:  # a decoding step
@@ -357,7 +357,7 @@ def _calls(_inv_freq: tuple[float, ...]) -> Iterator[int]:
     return count()
 
 
-def _added(angles: Any, others: Any) -> tuple[Any, Any]:
+def _added(angles: Any, others: Any) -> tuple[Any, Any]:  # an angle is a pair of its sine and its cosine
     (sin, cos), (sin_of_other, cos_of_other) = angles, others
     return sin * cos_of_other + cos * sin_of_other, cos * cos_of_other - sin * sin_of_other
 
@@ -375,7 +375,7 @@ def _of_digits(
 ) -> NDArray[np.float64]:
     # Of negative positions, because the last place of 64 bits has no positive ``2**63``.
     positions = -(np.asarray(digits, dtype=np.int64) << _BITS * places)
-    sin, cos = exact_phases.sin_cos(positions, exact_phases.Frequencies(inv_freq), np.float64)
+    sin, cos = exact_phases.exact_tables(positions, exact_phases.Frequencies(inv_freq), np.float64)
     return np.stack([0.0 - sin, cos])
 
 

@@ -30,19 +30,34 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 # The size of the parts that threads take, in bytes of x. Large arrays have larger parts, up to four times this size:
 # measured, they are faster in memory.
 BYTES_PER_PART = 2**18
-_ROWS_PER_RUN = 128  # how many rows one call of `rotate_run` rotates, at most: their other channels are copied before
+# How many rows one call of `rotate_run` rotates, at most. Before each call, the other channels of its rows are copied.
+_ROWS_PER_RUN = 128
 
-# A job is a list of words. It begins with:
-# - a counter of the parts that threads have taken, and the number of parts;
-# - a counter of the threads;
-# - the places, in the job, of a row of NaN and of the memory of all threads, and the words of memory for each thread;
-# - the place of the first record;
-# - the address of the function that rotates rows of a dtype, and the size of its numbers in bytes.
-# The addresses of all arrays follow, and then a record for each array.
+# A job is an array of 64-bit words, all numbers that threads need to rotate. A place is the index of a word in the job.
+# The first words are:
+# _TAKEN         how many parts threads have taken
+# _ALL_PARTS     how many parts there are
+# _THREADS       how many threads have begun
+# _NANS          the place of a row of NaN: the tables of a position for which there is no row
+# _MEMORY        the place of the memory that threads write to
+# _MEMORY_WORDS  how many words of this memory each thread has
+# _FIRST_RECORD  the place of the first record
+# _RUN           the address of the compiled function that rotates rows of the dtype of x
+# _SIZE          how many bytes a number of x has
+# _ADDRESSES     from here on: for each x, the addresses of x, y, sin, cos and positions (if there are any)
+# Then come a record for each x, the row of NaN, and the memory of threads.
 _TAKEN, _ALL_PARTS, _THREADS, _NANS, _MEMORY, _MEMORY_WORDS, _FIRST_RECORD, _RUN, _SIZE, _ADDRESSES = range(10)
-# A record begins with these words. For each axis of rows follow its size and its strides in x, y, sin, cos and
-# positions. Strides and steps are in bytes. `_PLACE` is the place of the first address of the array. `_INTEGER` is the
-# size of a position, or 0 where there are none.
+# A record says how one x is rotated. Strides and steps are in bytes. Its words, counted from its first one, are:
+# _PARTS, _LENGTH, _ROWS      how many parts it is divided into; how many words the record has; how many rows x has
+# _PLACE                      the place of the address of x
+# _READ_HALVES, _WRITE_HALVES, _SIGN  whether layouts are "half"; -1 if the rotation is inverse, else 1
+# _DIM, _FIRST                how many channels a row has; the first one that is rotated
+# _BLOCKS, _WIDTH             how many blocks of pairs a row has; how many pairs each of them has
+# _X_STEP, _Y_STEP            the stride of channels in x and in y
+# _INTEGER                    how many bytes a position has; 0 if there are no positions
+# _TABLE_ROWS, _SIN_STEP, _COS_STEP  how many rows tables have; the strides of these rows
+# _AXES                       how many axes of rows follow
+# _RECORD                     from here on: for each axis, its size and its strides in x, y, sin, cos and positions
 _PARTS, _LENGTH, _ROWS, _PLACE, _READ_HALVES, _WRITE_HALVES, _SIGN, _DIM, _FIRST = range(9)
 _BLOCKS, _WIDTH, _X_STEP, _Y_STEP, _INTEGER, _TABLE_ROWS, _SIN_STEP, _COS_STEP, _AXES, _RECORD = range(9, 19)
 
@@ -151,10 +166,10 @@ def _wide(kind: str) -> str:
     return "float64" if kind == "float64" else "float32"
 
 
-def _record(kind: str, x: Array, y: Array, angles: tuple[Any, ...], rotation: Rotation, place: int) -> list[int]:
-    """The words of a job about one array. `place` is where its addresses begin: of x, y, sin, cos and positions."""
+def _record(kind: str, x: Array, y: Array, group: tuple[Any, ...], rotation: Rotation, place: int) -> list[int]:
+    """The record of one x. `place` is that of its address."""
     # Shapes are checked here, because with wrong shapes a kernel would read or write the memory of others.
-    sin, cos, *positions = angles
+    sin, cos, *positions = group
     *leading, dim = x.shape
     width, given = sin.shape[-1], (positions[0].shape if positions else sin.shape[:-1])
     if not (
@@ -239,11 +254,8 @@ def _run_of(kind: str) -> Any:
         job, size, lanes = pointer_to(address, _INT64), size_of(tag), lanes_of(tag)
         wide, width, sign = 64 // lanes, job[record + _WIDTH], job[record + _SIGN]
         contiguous = width if x_step == size and y_step == size else 0
-        reads, writes, integer = (
-            job[record + _READ_HALVES] != 0,
-            job[record + _WRITE_HALVES] != 0,
-            job[record + _INTEGER],
-        )
+        reads, writes = job[record + _READ_HALVES] != 0, job[record + _WRITE_HALVES] != 0
+        integer = job[record + _INTEGER]
         x_partner, x_step = (width * x_step, x_step) if reads else (x_step, 2 * x_step)
         y_partner, y_step = (width * y_step, y_step) if writes else (y_step, 2 * y_step)
         innermost = record + _RECORD + 6 * (job[record + _AXES] - 1)

@@ -1,8 +1,12 @@
-"""What a call of a `RotaryEmbedding` decides before it computes: a plan, which follows from the call's signature alone.
+"""The steps of every call that rotates: `execute` finds or makes a plan, makes angles, and runs a program."""
 
-No function that makes a plan reads the values of an array, so calls with one signature share one plan
-(`rope_xp.arrays.signature`).
-"""
+# - A signature (`rope_xp.arrays.signature`) has the dtypes, shapes, strides and options of a call, and no values.
+# - A plan (`CallPlan`) is all that is decided before a call computes. It follows from the signature alone, because no
+#   function that makes a plan reads the values of an array. So calls with one signature share one plan.
+# - Angles (`Angles` in `reference.py`) say how far each array is rotated: tables, or positions.
+# - A program computes, by its method `run`: `CallPlan.program` rotates arrays, and `CallPlan.table_programs` compute
+#   tables. Kernels prepare fast programs for arrays like those of the first call with a signature. `GeneralProgram` and
+#   `TableProgram` prepare nothing, and accept all arrays.
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -20,7 +24,7 @@ from rope_xp.arrays.alignment import (
 from rope_xp.arrays.signature import Plans, signature_of
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.kernels import Kernel
-from rope_xp.kernels.angles import TableProgram, kernel_tables
+from rope_xp.kernels.angles import TableProgram, fast_table_program
 from rope_xp.kernels.reference import Angles, Rotation
 from rope_xp.kernels.tables import check_tables, convert_tables, pair_of
 from rope_xp.positions.sequence import count_from
@@ -31,12 +35,15 @@ _PLANS = Plans()
 
 
 class CallPlan(NamedTuple):
-    """What a call will do. `source` says where angles come from."""
+    """What all calls with one signature do."""
 
-    # "tables": given tables; "rows": rows of given tables that positions select; "positions": a kernel computes angles;
-    # "computed": tables from positions; "change": tables from a change of positions or frequencies, of rotated arrays.
-    # Angles of `rotate.run` need not be aligned.
     rotation: Rotation
+    # Where angles come from:
+    # - "tables": tables that are given;
+    # - "rows": rows of given tables, which positions select;
+    # - "positions": positions alone, from which the kernel that rotates computes the angles;
+    # - "computed": tables that `table_programs` compute from positions;
+    # - "change": tables for a change of the positions or the frequencies of arrays that are rotated already.
     source: Literal["tables", "rows", "positions", "computed", "change"]
     alignments: list[Alignment]  # of tables or positions, with each array
     kernels: list[str]  # the name for each array
@@ -46,10 +53,10 @@ class CallPlan(NamedTuple):
     inplace: bool = False
     seq_axis: int = 0  # of the first array, if no positions are given
     delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
-    for_kernel: tuple[Any, float] | None = None  # the frequencies and the factor, if a kernel computes angles
-    table_programs: tuple[Any, ...] = ()
-    rotate: Any = None
-    extents: memory.Extents | None = None  # of all arguments, if results overwrite arrays
+    frequencies_and_factor: tuple[Any, float] | None = None  # for the source "positions"; the attention factor
+    table_programs: tuple[Any, ...] = ()  # of the query and of keys, or one for all arrays
+    program: Any = None  # `run(arrays, angles)` rotates; it aligns the angles with the arrays itself
+    extents: memory.Extents | None = None  # the memory of all arguments, if results overwrite arrays
 
 
 def plan_call(
@@ -119,29 +126,29 @@ def execute(
     *options: Any,
     plans: Plans = _PLANS,
 ) -> list[Any]:
-    """The one way of every rotation: signature, plan, angles, program, run."""
+    """The one way of every rotation. `make` makes its plan, and `angles_of` makes its angles."""
     # The program is prepared from the angles of the first call with a signature, and kept with the plan. A call without
     # a signature makes its program, runs it once, and drops it.
-    signature = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
-    plan = None if signature is None else plans.get(signature)
+    key = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
+    plan = None if key is None else plans.get(key)
     if plan is None:
         plan = make(rope, arrays, tables, positions, *options)
         if plan.source == "computed":
-            plan = plan._replace(table_programs=_table_programs(plan, rope, arrays, positions, signature is not None))
+            plan = plan._replace(table_programs=_table_programs(plan, rope, arrays, positions, key is not None))
         angles = angles_of(plan, rope, arrays, tables, positions)
         # Learned frequencies, which are in no signature, may need a derivative in a later call.
         are_fixed = bool(tables) or (plan.source != "change" and rope._frequencies.are_floats)
-        program = kernels.prepare(plan, arrays, angles, is_kept=signature is not None and are_fixed)
-        has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.Unprepared)
+        program = kernels.prepare(plan, arrays, angles, is_kept=key is not None and are_fixed)
+        has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.GeneralProgram)
         given = tables if positions is None else (*tables, positions)
-        plan = plan._replace(rotate=program, extents=memory.extents((*arrays, *given)) if has_extents else None)
-        if signature is not None:
-            plans.add(signature, plan)
+        plan = plan._replace(program=program, extents=memory.extents((*arrays, *given)) if has_extents else None)
+        if key is not None:
+            plans.add(key, plan)
     else:
         angles = angles_of(plan, rope, arrays, tables, positions)
     if plan.inplace:
         _require_disjoint(plan, arrays, tables if positions is None else (*tables, positions))
-    return plan.rotate.run(arrays, angles)
+    return plan.program.run(arrays, angles)
 
 
 def angles_of_call(plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tables: Any, positions: Array) -> Angles:
@@ -160,9 +167,9 @@ def angles_of_call(plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tab
     if not isinstance(plan.table_programs[0], TableProgram):
         return [plan.table_programs[0].run(positions, arrays[0])] * len(arrays)
     widest = next((array for array in arrays if libraries.dtype_name(array.dtype) == "float64"), arrays[0])
-    of_query, *of_keys = [program.run(positions, widest) for program in plan.table_programs]
-    first = convert_tables(arrays[:1], of_query)
-    return first + convert_tables(arrays[1:], of_keys[0] if of_keys else of_query)
+    # The first tables are those of the query, and the last ones those of keys. Without xpos, there is only one program.
+    computed = [program.run(positions, widest) for program in plan.table_programs]
+    return convert_tables(arrays[:1], computed[0]) + convert_tables(arrays[1:], computed[-1])
 
 
 def angles_of_shift(
@@ -208,12 +215,12 @@ def _table_programs(
     """The programs that compute tables from positions: for the query and for keys, or one for all arrays."""
     if rope.xpos is not None:
         return tuple([TableProgram.of(rope, role) for role in ("query", "key")])
-    compiled = None
+    fast = None
     if is_kept and plan.are_ready:
         if positions is None:
             positions = count_from("positions", 0, libraries.size_of(arrays[0], plan.seq_axis), like=arrays[0])
-        compiled = kernel_tables(rope, positions, arrays)
-    return (TableProgram.of(rope) if compiled is None else compiled,)
+        fast = fast_table_program(rope, positions, arrays)
+    return (TableProgram.of(rope) if fast is None else fast,)
 
 
 def _require_disjoint(plan: CallPlan, arrays: Sequence[Array], given: tuple[Any, ...]) -> None:
@@ -288,9 +295,8 @@ def _plan_positions(
     alignments = _alignments_of_positions("positions", rope, shape, arrays, seq_dim)
     are_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
     if heads_dim is None and _kernel_computes_angles(rope, positions, arrays):
-        computed = rope._frequencies, rope._scale.attention_factor
         plan = _plan(rope, "positions", alignments, arrays, are_ready=are_ready, seq_axis=seq_axis)
-        return plan._replace(for_kernel=computed)
+        return plan._replace(frequencies_and_factor=(rope._frequencies, rope._scale.attention_factor))
     if rope.xpos is not None and len(arrays) == 1:
         raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
     alignments = _alignments_of_tables(rope, shape, alignments, arrays, seq_dim, heads_dim)

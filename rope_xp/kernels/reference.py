@@ -14,11 +14,13 @@ from rope_xp.types import Array
 # Sine and cosine for each of several arrays. Both have the rank of their array and broadcast against it. They have one
 # column for each pair. Their dtype is float64 for float64 arrays, otherwise float32.
 Tables = Sequence[tuple[Any, Any]]
-# One of three forms for each array:
-# - tables: sine and cosine;
-# - rows of tables: sine and cosine "rows pairs", and integer positions that select a row each;
-# - positions alone, for a kernel that computes angles.
-# Positions broadcast against all axes of the array except the last.
+# What says by which angles each of several arrays is rotated. It is not a number of radians, but a group of arrays for
+# each array that is rotated. All groups have one of these forms:
+# - `(sin, cos)`: tables, so that `Tables` are `Angles` too;
+# - `(sin, cos, positions)`: tables "rows pairs", and integer positions, each of which selects a row;
+# - `(positions,)`: positions alone, for a kernel that computes the angles.
+# Positions broadcast against all axes of the array except the last. In this package, `angles` are all groups, and
+# `group` is one of them.
 Angles = Sequence[tuple[Any, ...]]
 
 

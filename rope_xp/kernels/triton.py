@@ -105,7 +105,7 @@ class _Launch(NamedTuple):
 
 
 class ByPositions(NamedTuple):
-    """Exact angles from integer positions, which broadcast against all axes but the last; tables times `scale`."""
+    """The kernel that computes exact angles from integer positions. Sines and cosines are multiplied by `scale`."""
 
     frequencies: exact_phases.Frequencies
     scale: float
@@ -127,7 +127,7 @@ class ByPositions(NamedTuple):
         tables = []
         for x, (positions,) in zip(xs, angles):
             dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-            sin, cos = exact_phases.sin_cos(positions, self.frequencies, dtype)
+            sin, cos = exact_phases.exact_tables(positions, self.frequencies, dtype)
             tables.append((sin * self.scale, cos * self.scale))
         return tables
 

@@ -195,7 +195,7 @@ def _copy(x, out, x_step, out_step, row_exists, BEGIN: tl.constexpr, END: tl.con
 
 @triton.jit
 def _sin_cos(position, high, low, SINE: tl.constexpr, COSINE: tl.constexpr, BITS: tl.constexpr):
-    """`exact_phases.sin_cos` of int64 positions: equal phases bit for bit, and equal polynomials for 32 or 64 bits."""
+    """As `exact_phases.exact_tables`, of int64 positions: equal phases bit for bit, and equal polynomials."""
     upper = ((position >> 31) + 1) >> 1
     phase = position * high + upper * low
     if BITS == 32:

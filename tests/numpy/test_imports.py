@@ -53,7 +53,7 @@ LAYER_OF = {module: number for number, line in enumerate(LAYERS.split("\n")) for
 # Names beyond the standard library and NumPy, and the modules that may import them.
 MAY_NAME = """
 array_api_compat arrays/libraries
-numba kernels/numba kernels/numba_jobs kernels/numba_pairs kernels/numba_sincos
+numba kernels/numba kernels/numba_jobs kernels/numba_pairs kernels/numba_tables
 llvmlite kernels/numba_jobs kernels/numba_pairs
 torch torch kernels/autograd kernels/graph kernels/triton huggingface/__init__ huggingface/guard
 torch huggingface/rotary huggingface/same_tables huggingface/apply huggingface/rewrite

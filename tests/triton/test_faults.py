@@ -198,7 +198,7 @@ def test_in_place_no_array_is_rotated_twice(monkeypatch):
     given = [tuple(table.to(x.dtype)[None, :, None] for table in sincos) for x in (q, k)]
     truth = REFERENCE(q, k, sincos=sincos, seq_dim=1)
     failed = []
-    by = autograd.WithFallback(kernel, lambda x, problem: failed.append((x.dtype, type(problem))))
+    by = autograd.KernelWithFallback(kernel, lambda x, problem: failed.append((x.dtype, type(problem))))
     autograd.rotate_all([q, k], given, NAMED._rotation, by, inplace=True)
     assert_close((q, k), truth)
     assert failed == [(torch.float64, faults.LaunchError)]

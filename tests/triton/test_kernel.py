@@ -180,7 +180,7 @@ def test_computed_tables_are_exact(integer, dtype, bound):
     by_positions.rotate_all([unit], [(given.to(DEVICE),)], HALVES, inplace=True)
     assert torch.equal(unit, found)
     cut = 2 * np.pi * 2.0**-96 * np.abs(np.asarray(where, dtype=np.float64))[:, None]  # revolutions have 96 bits
-    host, truths = exact_phases.sin_cos(given, frequencies, dtype), oracle.sin_cos(where, FREQUENCIES)
+    host, truths = exact_phases.exact_tables(given, frequencies, dtype), oracle.sin_cos(where, FREQUENCIES)
     for result, table, truth in zip((found[:, 7:], found[:, :7]), host, truths, strict=True):
         assert np.all(np.abs(NUMPY(result) - truth) <= bound + cut)
         # The same bits, but where a GPU fuses products and sums.

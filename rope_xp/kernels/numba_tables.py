@@ -1,6 +1,6 @@
 """Tables compiled by numba, for positions in host memory: NumPy arrays, and torch tensors on the CPU.
 
-The operations are those of `arrays/exact_phases.py` in the same order, so results equal `sin_cos` there bit for bit.
+The operations are those of `exact_phases.exact_tables` in the same order, so results are equal bit for bit.
 """
 
 # Pyright does not know the types that functions have inside numba kernels.
@@ -25,6 +25,9 @@ _S0, _S1, _S2, _S3, _S4 = map(np.float32, (exact_phases.SINE[32][0] - 1.5, *exac
 _C1, _C2, _C3, _C4, _C5 = map(np.float32, (exact_phases.COSINE[32][1] + 1.25, *exact_phases.COSINE[32][2:]))
 _ONE, _LEADING_SINE, _LEADING_COSINE = np.float32(1.0), np.float32(1.5), np.float32(1.25)
 _PER_STEP, _PER_UNIT = np.float32(2.0**-11), np.float32(2.0**-30)
+# The words of a job: how many parts threads have taken; the addresses of positions, of both tables and of `_words`; the
+# numbers of parts, rows and pairs; whether positions are int64; the number of position axes; the scale, as float64.
+_TAKEN, _POSITIONS, _SIN, _COS, _WORDS, _PARTS, _ROWS, _PAIRS, _IS_WIDE, _AXES, _SCALE = range(11)
 # These tell `pointer_to` the dtype.
 _INT32, _INT64, _FLOAT32, _FLOAT64 = np.int32(0), np.int64(0), np.float32(0), np.float64(0)
 
@@ -88,7 +91,7 @@ def _words(frequencies: exact_phases.Frequencies) -> Any:
 
 
 @numba.njit(error_model="numpy")
-def _sin_cos(phase):
+def _sin_cos_of_phase(phase):
     """The same as `exact_phases._sin_cos_of_phase` for one phase in units of ``2**-32`` revolutions."""
     quarter = np.int32(np.int32(phase + np.int32(1 << 29)) >> np.int32(30))
     offset = np.int32(phase - np.int32(quarter << np.int32(30)))
@@ -118,14 +121,15 @@ def _make_rows(address, start, stop):
     """The rows of tables from `start` to `stop`."""
     # Plain pointers compile in half the time of arrays. The phases of a row are stored first, in the place of its
     # cosines, because two loops compile to better vector instructions than one.
-    job, scale = pointer_to(address, _INT64), np.float32(pointer_to(address + 8 * 10, _FLOAT64)[0])
-    rows, pairs, is_wide, axes = job[6], job[7], job[8] != 0, job[9]
-    narrow, wide = pointer_to(job[1], _INT32), pointer_to(job[1], _INT64)
-    high, low = pointer_to(job[4], _INT64), pointer_to(job[4] + 8 * pairs, _INT64)
-    axis_of_pair = pointer_to(job[4] + 16 * pairs, _INT64)
+    job, scale = pointer_to(address, _INT64), np.float32(pointer_to(address + 8 * _SCALE, _FLOAT64)[0])
+    rows, pairs, is_wide, axes = job[_ROWS], job[_PAIRS], job[_IS_WIDE] != 0, job[_AXES]
+    narrow, wide = pointer_to(job[_POSITIONS], _INT32), pointer_to(job[_POSITIONS], _INT64)
+    high, low = pointer_to(job[_WORDS], _INT64), pointer_to(job[_WORDS] + 8 * pairs, _INT64)
+    axis_of_pair = pointer_to(job[_WORDS] + 16 * pairs, _INT64)
     for row in range(start, stop):
-        sin, cos = pointer_to(job[2] + 4 * pairs * row, _FLOAT32), pointer_to(job[3] + 4 * pairs * row, _FLOAT32)
-        phases = pointer_to(job[3] + 4 * pairs * row, _INT32)
+        sin = pointer_to(job[_SIN] + 4 * pairs * row, _FLOAT32)
+        cos = pointer_to(job[_COS] + 4 * pairs * row, _FLOAT32)
+        phases = pointer_to(job[_COS] + 4 * pairs * row, _INT32)
         if axes == 1:
             position = wide[row] if is_wide else np.int64(narrow[row])
             for j in range(pairs):
@@ -135,7 +139,7 @@ def _make_rows(address, start, stop):
                 place = axis_of_pair[j] * rows + row
                 phases[j] = _phase(wide[place] if is_wide else np.int64(narrow[place]), high[j], low[j])
         for j in range(pairs):
-            s, c = _sin_cos(phases[j])
+            s, c = _sin_cos_of_phase(phases[j])
             sin[j], cos[j] = s * scale, c * scale
 
 
@@ -146,7 +150,7 @@ def _entry() -> Any:
     def make_tables(address):
         _ = stamp  # the cache of numba compares what a function encloses
         job = pointer_to(address, _INT64)
-        parts, rows = job[5], job[6]
+        parts, rows = job[_PARTS], job[_ROWS]
         done = 0
         part = fetch_and_add(address)
         while part < parts:
