@@ -151,7 +151,7 @@ def assert_same(
 
 
 def _comparison(given: Values, of_config: object, *options: Any) -> Comparison:
-    from rope_xp.comparison.comparison import choice_of, choices_of, comparison, options_of, subject_of
+    from rope_xp.comparison.steps import choice_of, choices_of, comparison, options_of, subject_of
 
     choice, checked = choice_of(of_config), options_of(*options)
     choices = choices_of(choice, *given.values())

@@ -10,7 +10,7 @@ import numpy as np
 from rope_xp.comparison.measures import first_beyond
 from rope_xp.comparison.report import number
 from rope_xp.identification.behaviour import Behaviour, directions_of, factor_of_scaling, frequencies_of
-from rope_xp.identification.identification import phases_in_words
+from rope_xp.identification.result import phases_in_words
 from rope_xp.layouts import LAYOUTS
 from rope_xp.types import Embedding
 

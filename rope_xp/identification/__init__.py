@@ -5,7 +5,7 @@ from typing import Any
 
 from rope_xp.arrays import checks
 from rope_xp.errors import public
-from rope_xp.identification.identification import Identification
+from rope_xp.identification.result import Identification
 from rope_xp.types import Array
 
 __all__ = ["Identification", "identify"]

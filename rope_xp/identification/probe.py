@@ -27,7 +27,7 @@ MORE = np.array([1, 3, 0, 2, 6, 4, 7, 5, 8])
 # If nothing changes at the positions of a trial, they are multiplied by these. Small ones come first: after a far one,
 # a function that keeps tables would not show that it keeps them.
 STRIDES = (1, 37, 2053)
-# What a result can follow. The first says the most about a function.
+# What the result of a row can follow (see `Probe`). The first says the most about a function.
 FOLLOWS = ("positions", "first call", "index", "nothing")
 # The most rows of x in a call of a function that ignores positions, and is called with whole axes: to check what it
 # computes, and to find that out, which takes many calls.
@@ -67,13 +67,12 @@ class Trial(NamedTuple):
     form: Form
     dtype: str = ""  # without one, all calls failed
     axis: str | None = None
-    # None if `words` say why the results cannot be used. With words, results follow it where the other axes have one
-    # entry, but not everywhere.
-    follows: str | None = None
-    words: str = ""
+    follows: str | None = None  # None if results cannot be used; `words` then say why
+    words: str = ""  # with `follows`: why this holds only if the other axes of x have one entry
 
     @property
     def rank(self) -> int:
+        # The lower, the better. The worst trials have no results, the next ones none that can be used.
         if self.follows is None:
             return len(FOLLOWS) + 1 - bool(self.dtype)
         return FOLLOWS.index(self.follows) if not self.words else FOLLOWS.index("nothing")
@@ -82,11 +81,19 @@ class Trial(NamedTuple):
 class Probe:
     """A function `fn(x, positions)`, called with host arrays in the shapes and the library that it accepts."""
 
-    # `follows` says what decides the result of a row: "positions"; "index", its number along `axis` (positions are
-    # ignored); "first call", its position in the first call with this shape (so each call gets another number of rows);
-    # or "nothing". `shape` is None if no call succeeded. `irregular` says what results follow besides; `longest_index`
-    # is the most rows of a call if rows follow their index; `widest` is the form with the most axes; `problems` has
-    # what `fn` raised.
+    # What trial calls have shown:
+    # - `follows`: what decides the result of a row, besides its channels:
+    #   - "positions": its position;
+    #   - "index": its number along `axis`; positions are ignored;
+    #   - "first call": its position in the first call with the same shape, because the function keeps tables for each
+    #     shape. So each later call gets another number of rows;
+    #   - "nothing": equal rows have equal results;
+    #   - None: no results can be used;
+    # - `axis`: the axis of x along which equal rows have different results; None if there is none;
+    # - `shape`: the axes of x in calls; None if no results can be used;
+    # - `widest`: the form with the most axes that the function accepts;
+    # - `irregular`: on what results depend that they should not depend on, in words; empty if on nothing.
+    # `longest_index` is the most rows of a call if rows follow their index. `problems` has what went wrong in calls.
 
     def __init__(
         self,
@@ -117,7 +124,7 @@ class Probe:
         self.library = _library(best.form) if best.follows else ""
         self.roundoff = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
         self.longest_index = SEARCHED_INDEX
-        self._rows = len(MORE)  # of the last call, where each needs another number
+        self._rows = len(MORE)  # in the last call, if each call gets another number of rows
         self.widest = self._widest(shapes) if self.follows == "positions" and self.axis == "seq" else best.form
 
     def _trials(self, shapes: Sequence[str], libraries: list[Array]) -> list[Trial]:
@@ -134,19 +141,21 @@ class Probe:
             trials.append(self._trial(form, sizes))
             if trials[-1].rank < FOLLOWS.index("nothing"):
                 return trials
+        # Nothing has changed the results. Larger positions may.
         constant = next((trial.form for trial in trials if trial.follows == "nothing" and not trial.words), None)
-        far = [self._trial(constant, SIZES, stride) for stride in STRIDES[1:]] if constant else []
-        alone = [trial.form for trial in trials if trial.follows == "nothing" and len(trial.form.shape) > 2]
-        far += [self._trial(form, SIZES | {"batch": 1, "heads": 1}) for form in alone]
-        return [*(trial for trial in far if trial.follows == "positions"), *trials]
+        more = [self._trial(constant, SIZES, stride) for stride in STRIDES[1:]] if constant else []
+        # Or other axes than that of tokens must have one entry.
+        wide = [trial.form for trial in trials if trial.follows == "nothing" and len(trial.form.shape) > 2]
+        more += [self._trial(form, SIZES | {"batch": 1, "heads": 1}) for form in wide]
+        return [*(trial for trial in more if trial.follows == "positions"), *trials]
 
     def _widest(self, shapes: Sequence[str]) -> Form:
         """The form with the most axes, of x and of positions, in which rows also follow their positions."""
-        shapes = [shape for shape in reversed(shapes) if len(shape) >= len(" ".join(self._form.shape))]
-        for shape in shapes:
+        axes = [tuple(shape.split()) for shape in reversed(shapes)]
+        for shape in (each for each in axes if len(each) >= len(self._form.shape)):
             for position_axes in (("batch", "seq"), ("seq",)):
-                form = Form(self._form.like, tuple(shape.split()), position_axes)
-                if form == self._form or ("batch" in position_axes) > ("batch" in form.shape):
+                form = Form(self._form.like, shape, position_axes)
+                if form == self._form or ("batch" in position_axes and "batch" not in shape):
                     continue
                 trial = self._trial(form, SIZES)
                 if (trial.follows, trial.axis) == ("positions", "seq") and self._is_meant_for(form):
@@ -177,7 +186,7 @@ class Probe:
         """What a function does in one form, from equal rows at the same positions in two orders."""
         row = np.cos(np.arange(self.head_dim)) + 1.5
 
-        def of(order: np.ndarray, sizes: dict[str, int] = sizes) -> Result:
+        def result_of(order: np.ndarray, sizes: dict[str, int] = sizes) -> Result:
             x = np.broadcast_to(row, (*(sizes[name] for name in AXES[:3]), self.head_dim))
             batch = sizes["batch"] if "batch" in form.shape else 1
             where = np.broadcast_to(order * stride, (batch, len(order)))
@@ -185,7 +194,7 @@ class Probe:
 
         dtype = ""
         try:
-            first, again, other = (of(order) for order in (ORDER, ORDER, OTHER_ORDER))
+            first, again, other = (result_of(order) for order in (ORDER, ORDER, OTHER_ORDER))
             dtype, first, again, other = first.dtype, first.y, again.y, other.y
             close = noise(ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"])) * np.abs(first).max()
             axes = [axis for axis in (2, 1, 0) if np.abs(first - first.take([0], axis)).max() > close]
@@ -200,12 +209,12 @@ class Probe:
             if not unchanged:
                 follows = "positions" if _follow_positions(first, other, OTHER_ORDER, close) else None
             else:
-                longer = of(MORE, sizes | {name: len(MORE), "seq": len(MORE)}).y[others]
+                longer = result_of(MORE, sizes | {name: len(MORE), "seq": len(MORE)}).y[others]
                 follows = "first call" if _follow_positions(first, longer, MORE, close) else None
                 if np.abs(first - longer[: len(first)]).max() <= close:
                     follows = "index"
-                    if np.abs(of(ORDER + len(ORDER)).y[others] - first).max() > close:
-                        follows = None  # of positions, but not of each row's own
+                    if np.abs(result_of(ORDER + len(ORDER)).y[others] - first).max() > close:
+                        follows = None  # results depend on positions, but not on that of each row
         except Failure as failure:
             return Trial(form, dtype, words=str(failure))
         words = ""
@@ -225,7 +234,7 @@ class Probe:
         rows_given = len(x)
         if self.follows is None:
             return None
-        if self.follows == "first call":
+        if self.follows == "first call":  # rows are added, so that no call had as many before
             self._rows = max(self._rows + 1, len(x))
             x, positions = (
                 np.concatenate([each, each[:1].repeat(self._rows - len(each), 0)]) for each in (x, positions)
@@ -315,7 +324,8 @@ def _summary(trials: list[Trial]) -> list[str]:
             ("({})", lambda trial: " ".join(trial.form.shape)),
         ):
             concerned = dict.fromkeys(map(of, same))
-            given += [" or ".join(map(name.format, concerned))] * (concerned.keys() != {*map(of, trials)})
+            if concerned.keys() != {*map(of, trials)}:
+                given.append(" or ".join(map(name.format, concerned)))
         lines.append(f"with x of {', '.join(given)}, {same[0].words}" if given else same[0].words)
     return lines
 

@@ -9,7 +9,6 @@ import numpy as np
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import YarnScaling
 from rope_xp.identification.behaviour import Behaviour, behaviour_of, factor_of_scaling
-from rope_xp.identification.identification import Identification
 from rope_xp.identification.pairs import (
     SHORTER_LENGTHS,
     Angles,
@@ -25,6 +24,7 @@ from rope_xp.identification.pairs import (
 )
 from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, Precision, noise, roundoff_of, wrapped
 from rope_xp.identification.probe import CHUNK, STRIDES, Probe, irregularity, parts
+from rope_xp.identification.result import Identification
 from rope_xp.identification.rules import attention_in_words, simplest_within
 from rope_xp.identification.values import (
     Measured,
@@ -58,10 +58,10 @@ class Matrices(NamedTuple):
 
 
 class Ended(Exception):
-    """The end of a search that finds no value: the last reason, if there is one, and what else is known."""
+    """The end of a search that finds no value: its last reasons, if there are more, and what else is known."""
 
-    def __init__(self, words: str = "", **known: object):
-        self.words, self.known = words, known
+    def __init__(self, *reasons: str, **known: object):
+        self.reasons, self.known = reasons, known
 
 
 def _no_rotation(why: str) -> Ended:
@@ -81,7 +81,8 @@ def identification_of(probe: Probe, seq_len: int = LONGEST) -> Identification:
 class Search:
     """One search, of positions below `seq_len`. `near` is a value that is tried first, and with few changes."""
 
-    # `cause` says why nothing was found, for `compare`: "unknown", or "sections" if axes alone differ from `near`.
+    # `cause` is what `compare` reports if no value explains the function: "sections" if it differs from `near` only in
+    # the position axis that each pair follows, else "unknown".
 
     def __init__(self, probe: Probe, seq_len: int = LONGEST, near: Embedding | None = None):
         if not 8 <= seq_len <= 2**31:
@@ -98,11 +99,11 @@ class Search:
             with np.errstate(all="ignore"):  # extreme numbers of a function
                 return self._search()
         except Ended as end:
-            self.conclude(end.words, **end.known)
+            self.conclude(*end.reasons, **end.known)
             return None
 
     def _search(self) -> Behaviour:
-        """The steps. Each gives what it found, or ends the search."""
+        """The steps. Each gives what it found, or ends the search by raising `Ended`."""
         self._require_rotated_rows()
         matrices = self._matrices()
         results = self._linear_results(matrices)
@@ -117,24 +118,23 @@ class Search:
         return behaviour
 
     def confirm(self, behaviour: Behaviour) -> None:
-        longest = (self.report.longest or 0) + 1
-        tried = min(CONFIRMED_BELOW, longest)
+        end = (self.report.longest or 0) + 1  # the last position that was tested is before it
+        tried = min(CONFIRMED_BELOW, end)
         unlike = first_unlike(self.probe, behaviour, tried)
         if unlike is not None:
             self.conclude(f"at position {unlike:,}, it is not the function that it is at other positions")
         elif self.report.rope is not None:
-            far = f", and some up to {longest - 1:,}" if tried < longest else ""
+            far = f", and some up to {end - 1:,}" if tried < end else ""
             self.conclude(f"all positions below {tried:,} were tried{far}")
-        irregular = irregularity(self.probe, longest)
+        irregular = irregularity(self.probe, end)
         if irregular:
             self.conclude(f"the result does not follow from the channels and the position alone: {irregular}")
         if unlike is not None or irregular:
             self.conclude(rope=None, confidence=0.0)
 
-    def conclude(self, words: str = "", **known: object) -> None:
-        """Add a reason, if there are words, and set fields of the report."""
-        reasons = (*self.report.reasons, words) if words else self.report.reasons
-        self.report = replace(self.report, reasons=reasons, **known)
+    def conclude(self, *reasons: str, **known: object) -> None:
+        """Add reasons to the report, except empty ones, and set its fields."""
+        self.report = replace(self.report, reasons=(*self.report.reasons, *filter(None, reasons)), **known)
 
     def _require_rotated_rows(self) -> None:
         follows, axis = self.probe.follows, self.probe.axis
@@ -154,15 +154,16 @@ class Search:
             raise Ended
 
     def _matrices(self) -> Matrices:
-        # Positions are multiplied if small ones are not rotated, or have the position 0 of a group.
+        # Small positions may all have the same angles, for example if a function divides positions and rounds down. So
+        # they are multiplied by each stride until matrices differ. If they never do, the last matrices are kept.
         for stride in STRIDES:
             positions = SHORT * stride
-            matrices = self._matrices_at(positions)
-            if matrices is None:
+            values = self._matrices_at(positions)
+            if values is None:
                 raise Ended
-            if np.ptp(matrices, axis=0).max() > noise(self.probe.roundoff):
+            if np.ptp(values, axis=0).max() > noise(self.probe.roundoff):
                 break
-        return Matrices(positions, matrices, max(self.probe.roundoff, roundoff_of(matrices)))
+        return Matrices(positions, values, max(self.probe.roundoff, roundoff_of(values)))
 
     def _matrices_at(self, positions: np.ndarray) -> np.ndarray | None:
         width = self.probe.head_dim
@@ -195,9 +196,9 @@ class Search:
         rotations, why_not_longer = self._longest_rotations(matrices, channels)
         again = self._matrices_at(matrices.positions)
         if again is not None and not self.report.stateful:
-            stateful = _differ(again, matrices.values, matrices.roundoff)
-            words = "it keeps state: a short call gives another result after a long one"
-            self.conclude(words if stateful else "", stateful=stateful)
+            self.conclude(stateful=_differ(again, matrices.values, matrices.roundoff))
+            if self.report.stateful:
+                self.conclude("it keeps state: a short call gives another result after a long one")
         longest = int(rotations.positions.max())
         self.conclude(longest=longest)
         for words in why_not_longer:
@@ -209,24 +210,27 @@ class Search:
         return rotations
 
     def _longest_rotations(self, matrices: Matrices, channels: Channels) -> tuple[Rotations, list[str]]:
-        # A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
-        # do not follow.
+        # A shorter call follows if a long one fails, if it gives another result at a position of the short call, or if
+        # its angles are not proportional to positions.
         blocks = matrices.values[:, channels.outputs[:, :, None], channels.inputs[:, None, :]]
         short = rotations_of(channels, matrices.positions, blocks)
-        row = int(matrices.positions[1] == 1)  # of position 1, or of 0
+        # The rows 0 and 1 of a long call are those of the positions 0 and 1. A short call has the same unless its
+        # positions were multiplied.
+        has_position_1 = bool(matrices.positions[1] == 1)
+        row = 1 if has_position_1 else 0
         why: dict[str, str] = {}  # the last words of each kind
         seq_len = self.seq_len
         while seq_len >= SHORTER_LENGTHS[-1]:
             odd = [each for each in (*ODD, seq_len - 1) if each < seq_len]
             long = self._rotations_at(channels, np.concatenate([powers(seq_len), odd]))
-            seq_len = next((each for each in SHORTER_LENGTHS if each < seq_len), 0)
+            seq_len = next((each for each in SHORTER_LENGTHS if each < seq_len), 0)  # of the next call, or 0 to stop
             if long is None:
                 why["failure"] = f"with longer ones {self.probe.problems.pop()}"
             elif _differ(long.blocks[row], short.blocks[row], matrices.roundoff):
                 why["length"] = "the frequencies depend on the largest position of a call"
             else:
                 until = long.until
-                if until is None or until <= SHORTER_LENGTHS[-1] or row == 0:
+                if until is None or until <= SHORTER_LENGTHS[-1] or not has_position_1:
                     return long, [*why.values()]
                 where = "there" if until in SHORTER_LENGTHS else "before it"
                 why["table"] = f"at {until:,} the angles do not follow: a table may end {where}"
@@ -234,7 +238,7 @@ class Search:
         return short, [*why.values()]
 
     def _rotations_at(self, channels: Channels, positions: np.ndarray, axis: int | None = None) -> Rotations | None:
-        """Those of one call; with an axis, at positions along it alone. None if the call fails."""
+        """The rotations of one call; with an axis, at positions along it alone. None if the call fails."""
         x, where = channels.unit_rows(positions)
         if axis is not None:
             where = np.stack([where if each == axis else 0 * where for each in range(self.probe.axes)])
@@ -244,30 +248,32 @@ class Search:
     def _angles(self, rotations: Rotations) -> Angles:
         frequencies = rotations.frequencies()
         if frequencies.until is not None:
-            self.conclude("not a rotary embedding: angles are not proportional to positions")
-            raise Ended(self._first_rotated(rotations))
+            words = "not a rotary embedding: angles are not proportional to positions"
+            raise Ended(words, self._equal_positions(rotations))
         offset, words = start_of(frequencies, rotations.roundoff)
         angles = Angles(rotations.positions[1:], rotations.angle[1:], frequencies, offset, 0, rotations.roundoff)
         if offset is not None:
             angles = self._narrowed(rotations.channels, angles)
         words = f"not a rotary embedding: {words}" if offset is None else words
         self.conclude(words, offset=offset, inv_freq=tuple(angles.frequencies.values.tolist()))
+        # Sine and cosine may be exchanged where no offset explains the angles.
         return angles.with_sines_exchanged() if offset is None else angles
 
-    def _first_rotated(self, rotations: Rotations) -> str:
-        """Which positions have the angles of position 0, and of which others groups follow; in words."""
+    def _equal_positions(self, rotations: Rotations) -> str:
+        """Which positions have the same angles, in words: those that begin with 0, or each group; empty if none."""
 
-        def first_turned(angle: np.ndarray) -> int:
+        def first_unlike_0(angle: np.ndarray) -> int:
             off = np.abs(wrapped(angle - rotations.angle[0])).max(axis=1)
             return int((off > noise(rotations.roundoff)).argmax())
 
-        each, number = rotations.positions, first_turned(rotations.angle)
-        between = np.arange(each[number - 1] + 1, each[number] + 1)
+        positions, number = rotations.positions, first_unlike_0(rotations.angle)
+        between = np.arange(positions[number - 1] + 1, positions[number] + 1)
         near = self._rotations_at(rotations.channels, between) if number > 1 else None
         if near is None:
             return ""
-        first = int(between[first_turned(near.angle)])
-        one, other = (self.probe(np.ones((len(each), self.probe.head_dim)), p) for p in (each, each // first * first))
+        first = int(between[first_unlike_0(near.angle)])
+        x, first_of_groups = np.ones((len(positions), self.probe.head_dim)), positions // first * first
+        one, other = (self.probe(x, each) for each in (positions, first_of_groups))
         if one is not None and other is not None and not _differ(one, other, rotations.roundoff):
             return f"positions are divided by {first} and rounded down: {first} neighbours have the same position"
         return f"positions below {first} have the same angles"
@@ -312,8 +318,8 @@ class Search:
         value, precision = value_of(measured) if self.near is None else value_near(self.near, measured)
         self._conclude_precision(precision, measured.angles, results)
         if value is None:
-            is_known = self.near is not None and differs_in_sections(self.near, measured)
-            self.cause = "sections" if is_known else "unknown"
+            if self.near is not None and differs_in_sections(self.near, measured):
+                self.cause = "sections"
             rule = rule_in_any_order(measured)
             of_rule = "" if rule is None else f"; their frequencies are those of {rule.in_words()}, in some order"
             raise Ended(f"no layout has these pairs{of_rule}")

@@ -127,8 +127,7 @@ def _make_rows(address, start, stop):
     high, low = pointer_to(job[_WORDS], _INT64), pointer_to(job[_WORDS] + 8 * pairs, _INT64)
     axis_of_pair = pointer_to(job[_WORDS] + 16 * pairs, _INT64)
     for row in range(start, stop):
-        sin = pointer_to(job[_SIN] + 4 * pairs * row, _FLOAT32)
-        cos = pointer_to(job[_COS] + 4 * pairs * row, _FLOAT32)
+        sin, cos = pointer_to(job[_SIN] + 4 * pairs * row, _FLOAT32), pointer_to(job[_COS] + 4 * pairs * row, _FLOAT32)
         phases = pointer_to(job[_COS] + 4 * pairs * row, _INT32)
         if axes == 1:
             position = wide[row] if is_wide else np.int64(narrow[row])

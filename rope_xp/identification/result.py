@@ -1,4 +1,4 @@
-"""The report of `identify`."""
+"""`Identification`: the report of `identify`."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""How `compare` reads its arguments, describes both of them, and makes its report."""
+"""The steps of `compare`: it reads its arguments, describes both of them, and makes its report."""
 
 import inspect
 import os
@@ -191,9 +191,11 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
     directions = directions_of([one.rope, other.rope])
     a, b = one.map(directions), other.map(directions)
-    # Of rounded phases only the size of the errors is known where their noise is as large: there, results decide.
+    # Results in half precision have noise as large as the errors of rounded phases, so only the size of these errors is
+    # known. Then the results of calls are compared, not the behaviours.
     rounded = any(each.precision in COARSE_BITS and not each.own_factors for each in (one, other))
     rounded = rounded and one.axis == other.axis == "tokens"
+    # Without a behaviour, a finding's function is called.
     called = [each if each.probe is None else each._replace(behaviour=None) for each in both]
 
     def first_above(limit: float, known: int) -> int | None:
@@ -204,6 +206,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
 
     beyond = first_above(tolerance, 0)
     is_same = beyond is None
+    # Changes below this position are within the tolerance, and so within 1 %.
     known = (context if beyond is None else beyond) if tolerance < ONE_PERCENT else 0
     found = {**fixed, "first_position": first_above(ONE_PERCENT, known)}
     otherwise = "frequencies" if one.precision == "float32" else "phase precision"  # all else is equal
@@ -228,7 +231,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
 
 
 def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) -> tuple[str, ...]:
-    """Why two behaviours differ. Beside other causes, the precision of phases is one only if it matters."""
+    """Why two behaviours differ: by the precision of phases if nothing else does, or if it alone would matter."""
     if one.rope is None or other.rope is None:
         return () if one.rope is other.rope else ("rotation",)
     causes = explaining(one, other, tolerance, max(context, HORIZON))
@@ -310,9 +313,10 @@ def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | No
             is_same = is_same and both[0].rotates == both[1].rotates and all(each.is_one for each in both)
     if first is not None and any(each.behaviour is not None and each.behaviour.rope is None for each in both):
         causes = tuple("rotation" if cause == "unknown" else cause for cause in causes)
-    is_comparable = has_results or set(causes) > {"unknown"} or "unknown" not in causes
-    why = any(each.problems for each in both)  # then `identify` would say the same once more
-    advice = _advice([cause for cause in causes if cause != "unknown" or not why]) if is_comparable else (OF_CALLS,)
+    is_comparable = has_results or set(causes) != {"unknown"}
+    # The advice on "unknown" is to call `identify`, which would say the same problems once more.
+    unhelpful = {"unknown"} if any(each.problems for each in both) else {}
+    advice = _advice([cause for cause in causes if cause not in unhelpful]) if is_comparable else (OF_CALLS,)
     return Comparison(
         same=is_same,
         comparable=is_comparable,
