@@ -214,8 +214,7 @@ class Search:
         # its angles are not proportional to positions.
         blocks = matrices.values[:, channels.outputs[:, :, None], channels.inputs[:, None, :]]
         short = rotations_of(channels, matrices.positions, blocks)
-        # The rows 0 and 1 of a long call are those of the positions 0 and 1. A short call has the same unless its
-        # positions were multiplied.
+        # Both calls have position 0 in row 0. They have position 1 in row 1, unless short positions were multiplied.
         has_position_1 = bool(matrices.positions[1] == 1)
         row = 1 if has_position_1 else 0
         why: dict[str, str] = {}  # the last words of each kind

@@ -41,13 +41,14 @@ def require_disjoint(xs: Sequence[Array], angles: Angles) -> None:
 
 
 def computes_angles(x: Array, kernel: str) -> bool:
+    """Whether the kernel for `x` computes angles from positions. Only Triton does."""
     return libraries.is_torch(x) and not libraries.is_traced() and choose(x, kernel) == "triton"
 
 
 class GeneralProgram(NamedTuple):
     """A rotation that prepares nothing: each run aligns the angles and calls the kernel of each array."""
 
-    # It is for calls whose plan is not kept, and for arrays for which no kernel prepares a program.
+    # It is for calls without a signature, and for arrays for which no kernel prepares a program.
 
     names: list[str]  # of the kernel for each array
     alignments: Sequence[Alignment]
@@ -76,13 +77,13 @@ class ProgramWithFallback(NamedTuple):
             return self.fallback.run(xs, angles)
 
 
-def prepare(plan: Any, xs: Sequence[Array], angles: Angles, is_kept: bool) -> Any:
-    """The program of a `CallPlan`, for arrays and angles with the signatures of these. It is prepared if it is kept."""
+def program_of(plan: Any, xs: Sequence[Array], angles: Angles, is_prepared: bool) -> Any:
+    """The program of a `CallPlan`. If it `is_prepared`, it is for arrays and angles with the signatures of these."""
     given = plan.frequencies_and_factor
     by_positions = None if given is None else _kernel_module("triton").ByPositions(*given)
     general = GeneralProgram(plan.kernels, plan.alignments, plan.rotation, plan.inplace, plan.requested, by_positions)
     name = plan.kernels[0]
-    if not is_kept or len(set(plan.kernels)) > 1:
+    if not is_prepared or len(set(plan.kernels)) > 1:
         return general
     if name == "xla":  # its programs align angles in a function that is compiled
         return _kernel_module("xla").prepare(angles, plan.alignments, plan.rotation)
@@ -114,7 +115,7 @@ def _rotate_by(
         ]
     if name == "triton" and not _is_traced(xs[0]):
         return _launch(xs, angles, rotation, _kernel_module(name), inplace, requested=requested)
-    tables: Any = angles if name == "numba" else reference.tables_of(angles)
+    tables: Any = angles if name == "numba" else reference.tables_of(angles)  # numba selects rows itself
     if name == "reference":
         return reference.rotate_all(xs, tables, rotation, inplace)
     if name == "triton":

@@ -53,7 +53,7 @@ class CallPlan(NamedTuple):
     inplace: bool = False
     seq_axis: int = 0  # of the first array, if no positions are given
     delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
-    frequencies_and_factor: tuple[Any, float] | None = None  # for the source "positions"; the attention factor
+    frequencies_and_factor: tuple[Any, float] | None = None  # the attention factor; for "positions" only
     table_programs: tuple[Any, ...] = ()  # of the query and of keys, or one for all arrays
     program: Any = None  # `run(arrays, angles)` rotates; it aligns the angles with the arrays itself
     extents: memory.Extents | None = None  # the memory of all arguments, if results overwrite arrays
@@ -138,7 +138,7 @@ def execute(
         angles = angles_of(plan, rope, arrays, tables, positions)
         # Learned frequencies, which are in no signature, may need a derivative in a later call.
         are_fixed = bool(tables) or (plan.source != "change" and rope._frequencies.are_floats)
-        program = kernels.prepare(plan, arrays, angles, is_kept=key is not None and are_fixed)
+        program = kernels.program_of(plan, arrays, angles, is_prepared=key is not None and are_fixed)
         has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.GeneralProgram)
         given = tables if positions is None else (*tables, positions)
         plan = plan._replace(program=program, extents=memory.extents((*arrays, *given)) if has_extents else None)
