@@ -1,6 +1,10 @@
-"""Generated mutants that no test has to notice, and the reason of each."""
+"""Generated mutants that no test has to notice, and the reason of each.
+
+Run: `python tests/tools/accepted_mutants.py`. It fails if the line of an entry is no longer in the package.
+"""
 
 import re
+import sys
 from pathlib import Path
 
 # The module's name, and its line with the change in braces: {{before~>after}}. The reason is below it.
@@ -15,7 +19,11 @@ def module_name(file):
 
 def key_of(file, before, after):
     """The module and both lines, without spaces: operators add some."""
-    return module_name(file), *("".join(line.split()) for line in (before, after))
+    return module_name(file), without_spaces(before), without_spaces(after)
+
+
+def without_spaces(line):
+    return "".join(line.split())
 
 
 def accepted(table):
@@ -30,3 +38,14 @@ def accepted(table):
 
 
 ACCEPTED = accepted(TABLE)
+
+
+if __name__ == "__main__":
+    lines = {
+        (module_name(path), without_spaces(line))
+        for path in (Path(__file__).parents[2] / "rope_xp").rglob("*.py")
+        for line in path.read_text().splitlines()
+    }
+    stale = [key for key in ACCEPTED if key[:2] not in lines]
+    if stale:
+        sys.exit(f"each line of accepted_mutants.txt must be in its module; got {stale}")
