@@ -51,6 +51,7 @@ GROK_FAMILIES = ("git", "grok-1", "grok1")
 REQUIRED_VALUES: dict[str, Values] = {
     "bailing_moe_linear": {"linear_rope": True},  # whether layers with linear attention are rotated
     "chatglm": {"position_encoding_2d": False},
+    "deepseek_v2": {"use_mla": True},  # else it is another family (`variant_of`)
     "ernie4_5_moe_vl": {"rope_3d": True},
     "phi3small": {"rope_position_scale": 1.0},  # SGLang divides positions by it, and mlx-lm multiplies them
     "plamo3": {"rope_scaling_factor": 1},
