@@ -19,7 +19,7 @@ _NAMES: dict[CodeType, str | None] = {}
 
 
 def public(name: str | None = None) -> Callable[[Function], Function]:
-    """Mark a function, whose errors begin with this name; without one, with that of the class of `self`."""
+    """Mark a function that users call. Its errors begin with this name; without one, with the class of `self`."""
 
     def mark(function: Function) -> Function:
         _NAMES[function.__code__] = name  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.head_channels import head_dim_of, layout_of, rotated_channels_of, sections_of
 from rope_xp.configs.keys import (
     BASE_KEYS,
+    LENGTH,
     LENGTH_KEYS,
     ORIGINAL,
     Keys,
@@ -20,7 +21,7 @@ from rope_xp.configs.keys import (
     misspelt_first,
     owned_by,
 )
-from rope_xp.configs.layers import DEFAULT_BLOCK_NAME, LayerConfig, layers_of, nested_by, numbers_of
+from rope_xp.configs.layers import ANY_LAYER, DEFAULT_BLOCK_NAME, LayerConfig, layers_of, nested_by, numbers_of
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import RULES, DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling
@@ -104,10 +105,11 @@ def _embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
         raise wrong_value(f"the number of rotated channels must be at least 1; got {rotary_dim} of head_dim={head_dim}")
     if config.family.pairing.last_channels:
         options["first_channel"] = head_dim - rotary_dim
-    return RotaryEmbedding(**options, **_frequencies(config, head_dim, base, rotary_dim, rope_type, scaling, sections))
+    options |= _frequency_arguments(config, head_dim, base, rotary_dim, rope_type, scaling, sections)
+    return RotaryEmbedding(**options)
 
 
-def _frequencies(
+def _frequency_arguments(
     config: LayerConfig,
     head_dim: int,
     base: float,
@@ -117,7 +119,7 @@ def _frequencies(
     sections: Sections | None,
 ) -> Values:
     pairing, quirks = config.family.pairing, config.family.quirks
-    if quirks.inv_freq is not None and config.layer is not ...:
+    if quirks.inv_freq is not None and config.layer is not ANY_LAYER:
         return {"inv_freq": quirks.inv_freq(config.keys, head_dim, base)}
     if rotary_dim % 2 == 0 and rope_type not in quirks.rules:
         width = rotary_dim if sections is None else 2 * sections.pairs
@@ -141,7 +143,7 @@ def _has_rule(config: LayerConfig) -> bool:
         return config.scaled or config.block.name != "rope_scaling"
     scaled = keys.list_of(key)
     count = layers_of(keys)
-    if keys.get(key) is None or config.layer is ... or rope_type_of(config) == "default":
+    if keys.get(key) is None or config.layer is ANY_LAYER or rope_type_of(config) == "default":
         return True
     if isinstance(config.layer, int):
         return config.layer in scaled
@@ -154,7 +156,7 @@ def _without_scaling(config: LayerConfig) -> LayerConfig:
     """The config of a layer to which the block does not apply. The block is checked all the same."""
     others = config.keys.fresh()
     try:
-        embedding_of(replace(config, keys=others, layer=..., scaled=True))
+        embedding_of(replace(config, keys=others, layer=ANY_LAYER, scaled=True))
     finally:
         config.keys.mark_all_read_by(others)
     block = config.block.mapping
@@ -194,7 +196,7 @@ def base_of(config: LayerConfig) -> float:
     if config.block_is_default:
         base = inner if outer is None else outer
     elif inner is not None and {*quirks.redundant_keys} & {*BASE_KEYS, *quirks.base_keys}:
-        base = inner
+        base = inner  # the key outside the block may have another value
     else:
         base = consistent_value("rope_theta", inner, outer, config.block.name)
     if base is None or (config.block_is_default and outer is None):
@@ -239,7 +241,7 @@ def rope_type_of(config: LayerConfig) -> str:
 
 def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     rule: Any = {**RULE_NAMES, **config.family.quirks.rules}[rope_type]
-    own_length = config.block.get(LENGTH_KEYS[0])
+    own_length = config.block.get(LENGTH)
     length = _whole(config.keys.first(*LENGTH_KEYS) if own_length is None else own_length)
     values = _stated_values(config, rule, length)
     if rule is Scaling:
@@ -250,9 +252,9 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
         alpha = _alpha(config, values)
         if alpha is not None:
             return NTKScaling(factor=alpha)
-        values[LENGTH_KEYS[0]] = length
+        values[LENGTH] = length
     _fill_in(config, rule, values, length)
-    values = _require_all_parameters(config, rope_type, rule, values)
+    values = _given_parameters(config, rope_type, rule, values)
     scaling: Any = rule(**values)
     if isinstance(scaling, YarnScaling):
         _check_multiplier(config, scaling)
@@ -266,14 +268,14 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
 def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> Values:
     keys, block = config.keys, config.block
     names = {each.name for each in fields(rule)}
-    values = {name: block.get(name) for name in names - {"seq_len", LENGTH_KEYS[0]}}
+    values = {name: block.get(name) for name in names - {"seq_len", LENGTH}}
     outside = keys.get(ORIGINAL)
     if ORIGINAL in values:
         stated = _whole(consistent_value(ORIGINAL, values[ORIGINAL], outside, block.name))
         default = config.family.default(ORIGINAL)
         values[ORIGINAL] = next((each for each in (stated, default, length) if each is not None), None)
         if stated is None:
-            keys.assume("scaling", ORIGINAL, "" if default is not None else f"equal to {LENGTH_KEYS[0]}")
+            keys.assume("scaling", ORIGINAL, "" if default is not None else f"equal to {LENGTH}")
     if issubclass(rule, YarnScaling) and block.mapping.get("apply_yarn_scaling") is False:
         # As `to_config("vllm")` writes it: the factor of the tables, without YaRN's own.
         whole = block.get(MULTIPLIER)
@@ -296,7 +298,7 @@ def _fill_in(config: LayerConfig, rule: type[Scaling], values: Values, length: o
     # The default of a factor is the ratio of lengths: in LongRoPE, and in YaRN if the factor is null.
     is_ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in config.block.mapping)
     if is_ratio and values["factor"] is None and length is not None:
-        length = checks.positive(LENGTH_KEYS[0], length)
+        length = checks.positive(LENGTH, length)
         ratio = length / checks.positive(ORIGINAL, values[ORIGINAL])
         values["factor"] = max(ratio, 1.0) if rule is LongRopeScaling else ratio  # of tables alone, and never below 1
     if config.block.name == "rope_scaling":
@@ -306,7 +308,7 @@ def _fill_in(config: LayerConfig, rule: type[Scaling], values: Values, length: o
                 config.keys.assume("attention factor", name)
 
 
-def _require_all_parameters(config: LayerConfig, rope_type: str, rule: type[Scaling], values: Values) -> Values:
+def _given_parameters(config: LayerConfig, rope_type: str, rule: type[Scaling], values: Values) -> Values:
     values = {name: value for name, value in values.items() if value is not None}
     missing = [each.name for each in fields(rule) if each.default is MISSING and each.name not in values]
     if missing:

@@ -16,7 +16,8 @@ BASE_KEYS = ("rope_theta", "theta", "rotary_emb_base", "rotary_embedding_base", 
 PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_percent", "rope_pct", "rope_percent", "rope_percentage")
 PARTIAL_KEYS += ("rotary_emb_fraction",)
 INTERLEAVE_KEYS = ("rope_interleave", "rope_interleaved", "rotary_emb_interleaved", "rope_traditional")
-LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
+LENGTH = "max_position_embeddings"
+LENGTH_KEYS = (LENGTH, "n_positions", "max_seq_len", "model_max_length")
 ORIGINAL = "original_max_position_embeddings"
 
 # The largest number of channels of a head, and of layers. No model comes near it.
@@ -223,6 +224,7 @@ class Keys:
         self._read |= other._read
 
     def first(self, *names: str) -> Any:
+        """The value of the first name that has one. Unlike in `get`, the others may have other values."""
         self._read.update(names)
         return next((self.mapping[name] for name in names if self.mapping.get(name) is not None), None)
 

@@ -14,6 +14,7 @@ from rope_xp.errors import wrong_type, wrong_value
 NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "no_attention")
 # The name in errors of a rotary block that is a default of the family.
 DEFAULT_BLOCK_NAME = "the family's default"
+ANY_LAYER = ...  # in `LayerConfig`, of a layer whose keys are checked, but which is not rotated
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class LayerConfig:
     keys: Keys  # the config
     block: Keys  # its rotary block
     family: Family  # its row, for this type of layers
-    layer: int | EllipsisType | None  # `...` for any layer
+    layer: int | EllipsisType | None
     layer_type: str | None
     seq_len: int | None
     scaled: bool  # whether a `rope_scaling` applies to this type of layers
@@ -90,9 +91,9 @@ def _type_at(keys: Keys, family: Family, layer: int, types: list[str]) -> str | 
 
 def row_type_of(layers: Layers, layer_type: str | None) -> str:
     """The type whose row and block a layer of this type has; empty for that of all layers."""
-    if not layers.same_as or layer_type is None or layer_type in layers.by_type:
+    if layer_type is None or layer_type in layers.by_type:
         return layer_type or ""
-    return layers.same_as.get(layer_type, layers.same_as.get(..., layer_type))
+    return layers.same_as.get(layer_type, layers.other_types or layer_type)
 
 
 def nested_by(keys: Keys, family: Family) -> list[str]:

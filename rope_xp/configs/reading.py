@@ -15,15 +15,8 @@ from rope_xp.configs.block import block_of, embedding_of
 from rope_xp.configs.families.family import COMMON_DEFAULTS, Axes, Family
 from rope_xp.configs.families.indexers import INDEXERS, has_indexer, indexer_of, note_on_indexer, read_indexer
 from rope_xp.configs.families.indexers import PART as INDEXER
-from rope_xp.configs.families.model_types import FAMILIES, axis_names
-from rope_xp.configs.families.own_keys import (
-    NOT_ROTARY,
-    UNROTATED,
-    families_with,
-    remarks_on_widths,
-    translate_own_keys,
-    variant_of,
-)
+from rope_xp.configs.families.model_types import FAMILIES, NOT_ROTARY, UNROTATED, axis_names
+from rope_xp.configs.families.own_keys import families_with, remarks_on_widths, translate_own_keys, variant_of
 from rope_xp.configs.keys import (
     BASE_KEYS,
     LENGTH_KEYS,
@@ -34,7 +27,16 @@ from rope_xp.configs.keys import (
     shortened,
     states_rotation,
 )
-from rope_xp.configs.layers import LayerConfig, is_rotated, layer_type_of, layers_of, nested_by, row_type_of, types_of
+from rope_xp.configs.layers import (
+    ANY_LAYER,
+    LayerConfig,
+    is_rotated,
+    layer_type_of,
+    layers_of,
+    nested_by,
+    row_type_of,
+    types_of,
+)
 from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
 from rope_xp.configs.readers.command_line import CommandLine, command_line
 from rope_xp.configs.readers.formats import (
@@ -274,6 +276,7 @@ def _read_part(
     if rope is None or (choice.layer is None and choice.layer_type is None):
         return rope, provenance
     all_layers = choice._replace(layer=None, layer_type=None)
+    # Layers that do not differ after all have no type.
     if _is_same(rope, lambda: _read_part(mapping, model_type, family, all_layers)[0]):
         return rope, replace(provenance, layer_type="")
     return rope, replace(provenance, layer_type=provenance.layer_type or f"layer {choice.layer}")
@@ -297,7 +300,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     if block is not None:
         own = family.layers.by_type.get(row_type)
         row, scaled = family.of_type(row_type), own is None or own.scaled
-        which = layer if rotated else ...  # of a layer that is not rotated, the keys are checked as those of any layer
+        which = layer if rotated else ANY_LAYER
         rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len, scaled))
         keys.remarks += [] if compat else remarks(keys.mapping, block.mapping, model_type, family)
     pairing = family.pairing

@@ -8,7 +8,7 @@ from rope_xp.configs.block import ALIASES, MULTIPLIER
 from rope_xp.configs.families.family import Axes, Family, LayerType, Quirks, head_dim_of_sliding_latent
 from rope_xp.configs.families.indexers import INTERLEAVE_KEY as INDEXER_INTERLEAVE_KEY
 from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.keys import BASE_KEYS, INTERLEAVE_KEYS, LENGTH_KEYS, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated
+from rope_xp.configs.keys import BASE_KEYS, INTERLEAVE_KEYS, LENGTH, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config, Values
 
@@ -135,7 +135,7 @@ def _edited_row(family: Family, model_type: str, has_block: bool, sliding: Layer
 
 def remarks(config: Config, block: Config, model_type: str, family: Family) -> list[str]:
     names, found = {*_not_read(config, model_type), *_replaced_by_default_block(config, model_type, family)}, []
-    fraction, rule = _rotated_fraction(config, block), _rule(block)
+    fraction, rule = _stated_fraction(config, block), _rule(block)
     if _ignores_fraction(model_type, family) and fraction not in (None, 1):
         if rule == "default":
             names.add(PARTIAL_KEYS[0])
@@ -189,7 +189,7 @@ def _rule(block: Config) -> object:
     return ALIASES.get(name, name) if isinstance(name, str) else name
 
 
-def _rotated_fraction(config: Config, block: Config) -> object:
+def _stated_fraction(config: Config, block: Config) -> object:
     fraction = block.get(PARTIAL_KEYS[0])
     return config.get(PARTIAL_KEYS[0]) if fraction is None else fraction
 
@@ -197,7 +197,7 @@ def _rotated_fraction(config: Config, block: Config) -> object:
 def _drop_fraction(config: Values, model_type: str, family: Family, blocks: list[Values]) -> None:
     """Remove the fraction, which the default rule does not read. With most other rules the model would fail."""
     for block in blocks or _default_blocks(family):
-        rule, fraction = _rule(block), _rotated_fraction(config, block)
+        rule, fraction = _rule(block), _stated_fraction(config, block)
         if rule not in ("default", "proportional") and fraction not in (None, 1):
             raise wrong_value(
                 f"compat must be None for {PARTIAL_KEYS[0]}={fraction} and rope_type {rule!r} in "
@@ -245,7 +245,7 @@ def _drop_overridden(config: Values, block: Values, family: Family) -> None:
 
 def _edit_lengths(config: Values, model_type: str, block: Values, seq_len: int | None) -> None:
     """Hunyuan ignores `alpha` beyond the longest sequence. Phi-3.5-MoE never reads `long_factor`."""
-    length = Keys("config", config).count(LENGTH_KEYS[0])
+    length = Keys("config", config).count(LENGTH)
     if seq_len is not None and length is not None and seq_len > length:
         block.pop("alpha", None)
     if model_type == "phimoe" and "short_factor" in block:

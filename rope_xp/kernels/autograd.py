@@ -143,6 +143,8 @@ class KernelWithFallback(NamedTuple):
 class _Rotation(torch.autograd.Function):
     """Rotations for autograd. Their derivatives are rotations too, so only the angles are saved."""
 
+    # Those of the operators in graphs are registered in `triton.py`.
+
     @staticmethod
     def forward(rotation: Rotation, kernel: object, count: int, *tensors: Any) -> Any:
         return tuple(kernel.rotate_all(tensors[:count], _grouped(tensors[count:], count), rotation))

@@ -13,7 +13,8 @@ from cases import for_each
 from configs import CONFIGS, GOLDENS, HERE, ROWS, at, changed, paths_of, with_12_digits, without
 
 import rope_xp
-from rope_xp.configs.families.own_keys import UNROTATED, readers
+from rope_xp.configs.families.model_types import UNROTATED
+from rope_xp.configs.families.own_keys import readers
 
 # The goldens are rounded once. A power in float64 is off by the rounding of its exponent, times ln(base) < 21 and an
 # exponent < 1, so by a few 1e-15; each rule adds a handful of roundings.

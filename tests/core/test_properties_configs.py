@@ -209,7 +209,7 @@ def test_deepseek_v2_without_latent_attention_is_another_family(model_type, use_
 
 def test_a_misspelt_use_mla_is_named():
     """Without a rotated part of latent attention, the config would else be one of layers that are not rotated."""
-    with pytest.raises(ValueError, match="use_mla must have this spelling .* got 'USE_MLA'"):
+    with pytest.raises(ValueError, match=r"use_mla must have this spelling .* got 'USE_MLA'"):
         from_config({"model_type": "deepseek_v2", **SIZES, "qk_rope_head_dim": 0, "USE_MLA": False})
 
 

@@ -16,7 +16,7 @@ import torch
 import transformers
 
 from rope_xp.configs import parts as family_parts
-from rope_xp.configs.families import model_types, own_keys
+from rope_xp.configs.families import model_types
 from rope_xp.configs.families.family import LayerType, Pairing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -154,7 +154,7 @@ def test_model_types_without_a_rotary_embedding():
     """A newer transformers may have more of them."""
     folders = {name: Path(inspect.getfile(config)).parent for name, config in transformers.CONFIG_MAPPING.items()}
     found = {name for name, folder in folders.items() if not may_rotate(folder)}
-    listed = own_keys.NOT_ROTARY.split()
+    listed = model_types.NOT_ROTARY.split()
     assert listed == sorted(listed) and folders.keys() & {*listed} <= found
     if version("transformers") == "5.18.0":
-        assert found - {*model_types.FAMILIES, *own_keys.UNROTATED} == {*listed}
+        assert found - {*model_types.FAMILIES, *model_types.UNROTATED} == {*listed}

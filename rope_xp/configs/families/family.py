@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import pi
-from types import EllipsisType
 from typing import Any, NoReturn
 
 from rope_xp.arrays import checks
@@ -78,8 +77,9 @@ class Layers:
     # Used if the config has no `layer_types`.
     types: Types | None = None
     by_type: Mapping[str, LayerType] = field(default_factory=dict)
-    # For types that are not in `by_type`: the key of `by_type` to use. The key `...` means all other types.
-    same_as: Mapping[str | EllipsisType, str] = field(default_factory=dict)
+    # For types that are not in `by_type`: the key of `by_type` to use.
+    same_as: Mapping[str, str] = field(default_factory=dict)
+    other_types: str = ""  # the key of `by_type` to use for types that are in neither
     last_is_full: bool = False  # the last layer always has full attention, despite `layer_types`
     rotated: Rotated | None = None
     listed: LayerList | None = None  # which layers are rotated

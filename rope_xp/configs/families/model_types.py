@@ -276,7 +276,8 @@ ROWS: dict[str, Family] = {
                 "main": of_type(rope_theta=10_000.0, scaled=False),
                 "compress": of_type(rope_theta=160_000.0, key="compress_rope_theta"),
             },
-            same_as={"sliding_attention": "main", ...: "compress"},
+            same_as={"sliding_attention": "main"},
+            other_types="compress",
         ),
         quirks=Quirks(
             rotated_keys=("qk_rope_head_dim", "rotary_dim"),
@@ -550,3 +551,36 @@ def axis_names(family: Family, model_type: str, axes: int) -> tuple[str, ...]:
     """The name of each of several position axes; empty if the family has no names for so many axes."""
     names = OTHER_AXES_OF.get(model_type, () if family.axes is None else USUAL_AXES.get(axes, ()))
     return names if len(names) == axes > 1 else ()
+
+
+# Families whose attention is not rotated.
+UNROTATED = ("glm5_next_text", "inkling2_text", "jamba", "kimi_linear", "nemotron_h")
+# Model types of transformers 5.18 without a rotary embedding: the code of their classes has none, and chooses no other
+# class by a config.
+NOT_ROTARY = """
+aimv2 aimv2_text_model aimv2_vision_model albert align align_text_model align_vision_model altclip altclip_text_model
+altclip_vision_model audio-spectrogram-transformer autoformer bart beit bert bert-generation big_bird bigbird_pegasus
+biogpt bit blenderbot blenderbot-small blip blip_text_model blip_vision_model bloom bridgetower bridgetower_text_model
+bridgetower_vision_model bros camembert canine chinese_clip chinese_clip_text_model chinese_clip_vision_model clap
+clap_audio_model clap_text_model clip clip_text_model clip_vision_model clipseg clipseg_text_model
+clipseg_vision_model convbert convnext convnextv2 cpmant ctrl cvt dac data2vec-audio data2vec-text data2vec-vision
+deberta deberta-v2 decision_transformer deit dinat dinov2 dinov2_with_registers dinov3_convnext distilbert donut-swin
+dpr efficientnet electra encodec eomt ernie falcon_mamba fastspeech2_conformer fastspeech2_conformer_hifigan
+fastspeech2_conformer_with_hifigan flaubert flava flava_image_model flava_multimodal_model flava_text_model fnet
+focalnet fsmt funnel git_vision_model glpn gpt-sw3 gpt2 gpt_bigcode gpt_neo groupvit groupvit_text_model
+groupvit_vision_model hgnet_v2 hiera hubert ibert ijepa imagegpt informer inkling_audio inkling_mm_model inkling_text
+inkling_vision kosmos-2 kosmos-2.5 kosmos_2_5_text_model kosmos_2_5_vision_model kosmos_2_text_model
+kosmos_2_vision_model layoutlm layoutlmv2 layoutlmv3 led levit lilt longformer longt5 luke lxmert m2m_100 mamba mamba2
+marian markuplm mbart megatron-bert metaclip_2 metaclip_2_text_model metaclip_2_vision_model mgp-str mobilebert
+mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 mpnet mpt mra mt5 mvp nllb-moe nystromformer openai-gpt opt owlv2
+owlv2_text_model owlv2_vision_model owlvit owlvit_text_model owlvit_vision_model patchtsmixer patchtst pegasus
+pegasus_x perceiver pix2struct pix2struct_text_model pix2struct_vision_model pixio plbart poolformer pop2piano
+pp_formulanet pp_lcnet pp_lcnet_v3 pp_lcnet_v4 prophetnet pvt pvt_v2 radio reformer regnet rembert resnet roberta
+roberta-prelayernorm roc_bert rwkv sam sam_hq sam_hq_vision_model sam_vision_model seamless_m4t_v2 segformer seggpt
+sew sew-d siglip siglip2 siglip2_text_model siglip2_vision_model siglip_text_model siglip_vision_model slanext
+speech_to_text speecht5 speecht5_hifigan splinter squeezebert superpoint swiftformer swin swin2sr swinv2
+switch_transformers t5 tapas textnet time_series_transformer timesfm timesformer tipsv2 tipsv2_text_model
+tipsv2_vision_model trocr udop umt5 unispeech unispeech-sat univnet videomae videomt videoprism videoprism_text_model
+videoprism_vision_model vilt visual_bert vit vit_mae vit_msn vitdet vitpose_backbone vits vivit wav2vec2 wavlm whisper
+xclip xclip_text_model xclip_vision_model xglm xlm xlm-roberta-xl xlnet xlstm xmod yolos yoso zamba
+"""

@@ -20,7 +20,7 @@ from rope_xp.configs.families.family import Family
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.keys import (
     BASE_KEYS,
-    LENGTH_KEYS,
+    LENGTH,
     ORIGINAL,
     PARTIAL_KEYS,
     Keys,
@@ -36,7 +36,6 @@ from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.types import Config, Values
 
 BLOCK_KEYS = ("rope_parameters", "rope_scaling")
-LENGTH = LENGTH_KEYS[0]
 # Rules for which transformers completes a block by the original length.
 WITH_ORIGINAL = ("llama3", "yarn", "longrope")
 # The base of a block that states none, where the model's class in vLLM has another one than 10,000.
