@@ -79,6 +79,7 @@ class _Facts(dict[type, Callable[[Any], tuple[Any, ...] | None]]):
         return self.get(kind, _no_facts)
 
 
+# The flags say whether an array is writable and aligned.
 _FACTS = _Facts({type(None): lambda _: (), np.ndarray: lambda x: (x.dtype, x.shape, x.strides, x.flags.num)})
 # For each class of arrays, the function that reads the state of its library; None if calls have no signature now.
 _STATES: dict[type, Callable[[], tuple[Any, ...] | None]] = {np.ndarray: lambda: ()}

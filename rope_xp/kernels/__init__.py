@@ -136,7 +136,7 @@ def _with_fallback(kernel: object, requested: str) -> Any:
     return kernel if requested == "triton" else _kernel_module("autograd").KernelWithFallback(kernel, _report_failure)
 
 
-def prepare_tables(positions: Array, arrays: Sequence[Array], frequencies: Any, scale: float, kernel: str) -> Any:
+def table_program_of(positions: Array, arrays: Sequence[Array], frequencies: Any, scale: float, kernel: str) -> Any:
     """A program for float32 tables times `scale`: `run(positions, like)`. None without a fast method."""
     in_float64 = any(libraries.dtype_name(x.dtype) == "float64" for x in arrays)
     if kernel == "reference" or in_float64 or not frequencies.are_floats or type(positions) is not type(arrays[0]):
@@ -251,7 +251,7 @@ def _obstacle(name: str, x: Array) -> ImportError | None:
         try:
             if isinstance(module, ImportError):
                 problem = module
-            elif hasattr(module, "self_test") and not module.self_test(x):
+            elif hasattr(module, "make_ready") and not module.make_ready(x):
                 # No test is possible now, for example while a CUDA graph is captured. The kernel is used, although it
                 # may fail. Nothing is stored, and plans are forgotten (that of this call, too), so that a later call
                 # tests the kernel.

@@ -198,7 +198,7 @@ def fast_table_program(rope: Embedding, positions: Array, arrays: Sequence[Array
     # Tables must be float32, have exact phases, and be the same for queries and keys.
     if rope.phase != "exact" or rope.xpos is not None:
         return None
-    return kernels.prepare_tables(positions, arrays, rope._frequencies, rope.attention_factor, rope.kernel)
+    return kernels.table_program_of(positions, arrays, rope._frequencies, rope.attention_factor, rope.kernel)
 
 
 def sincos_of(
@@ -263,7 +263,7 @@ def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel
         return None
     # Real positions: whole numbers give the same bits as integers.
     whole, fractions = blocked.integers_and_fractions(numbers)
-    program = kernels.prepare_tables(whole, [whole], frequencies, 1.0, kernel)
+    program = kernels.table_program_of(whole, [whole], frequencies, 1.0, kernel)
     if program is None or not (fractions is None or frequencies.is_single_row):
         return None
     sin, cos = program.run(whole, whole)

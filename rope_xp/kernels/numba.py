@@ -66,9 +66,9 @@ class _Launch(NamedTuple):
     """One call of a compiled entry, for all arrays of one dtype."""
 
     entry: Callable[[int], int]
-    job: array  # without addresses
+    job_without_addresses: array
     parts: int
-    threads: int  # more would not have enough to do
+    most_threads: int  # more would not have enough to do
     words_per_thread: int
 
 
@@ -80,17 +80,16 @@ class Program(NamedTuple):
     functions: memory.Functions
 
     def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
-        """The rotated arrays. Only addresses of `angles` are read, so they may lack axes of size 1."""
+        """The rotated arrays. Of `angles`, only addresses are read: jobs have the strides of aligned angles."""
         ys = xs if self.inplace else [*map(self.functions.empty_like, xs)]
         arrays: list[Any] = []
         for x, y, group in zip(xs, ys, angles):
             arrays += (x, y, *group)
         addresses = array("q", self.functions.addresses(arrays))
-        for entry, template, parts, count, words_per_thread in self.launches:
-            job = template[:]
+        for entry, job_without_addresses, parts, most_threads, words_per_thread in self.launches:
+            job = job_without_addresses[:]
             job[_ADDRESSES : _ADDRESSES + len(addresses)] = addresses
-            if count > 1:
-                count = min(count, memory.threads(xs[0]) or numba_threads())
+            count = 1 if most_threads == 1 else min(most_threads, memory.threads(xs[0]) or numba_threads())
             if words_per_thread:
                 job.frombytes(bytes(8 * words_per_thread * count))
             if count == 1:
@@ -146,7 +145,7 @@ def _converted(kind: str, sin: Array, cos: Array, *positions: Any) -> tuple[Any,
     return (*tables, *[libraries.astype(each, libraries.namespace(each).int64) for each in positions])
 
 
-def self_test(x: Array) -> bool:
+def make_ready(x: Array) -> bool:
     """Compile the kernel for the dtype of `x`, or load it from disk; raise if neither is possible."""
     _run_of(libraries.dtype_name(x.dtype))
     _entry()

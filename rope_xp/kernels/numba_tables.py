@@ -66,7 +66,7 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
     return Program(functions, *_job(frequencies, kind, shape, scale))
 
 
-def self_test(positions: Array) -> bool:
+def make_ready(positions: Array) -> bool:
     _entry()
     return True
 

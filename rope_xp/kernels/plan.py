@@ -55,7 +55,7 @@ class CallPlan(NamedTuple):
     delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
     frequencies_and_factor: tuple[Any, float] | None = None  # the attention factor; for "positions" only
     table_programs: tuple[Any, ...] = ()  # of the query and of keys, or one for all arrays
-    program: Any = None  # `run(arrays, angles)` rotates; it aligns the angles with the arrays itself
+    program: Any = None  # `run(arrays, angles)` rotates, by angles that may lack axes of size 1
     extents: memory.Extents | None = None  # the memory of all arguments, if results overwrite arrays
 
 
@@ -129,6 +129,7 @@ def execute(
     """The one way of every rotation. `make` makes its plan, and `angles_of` makes its angles."""
     # The program is prepared from the angles of the first call with a signature, and kept with the plan. A call without
     # a signature makes its program, runs it once, and drops it.
+    # Calls and rotations share `plans`, so the name of `make` is in the key.
     key = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
     plan = None if key is None else plans.get(key)
     if plan is None:
@@ -136,9 +137,9 @@ def execute(
         if plan.source == "computed":
             plan = plan._replace(table_programs=_table_programs(plan, rope, arrays, positions, key is not None))
         angles = angles_of(plan, rope, arrays, tables, positions)
-        # Learned frequencies, which are in no signature, may need a derivative in a later call.
-        are_fixed = bool(tables) or (plan.source != "change" and rope._frequencies.are_floats)
-        program = kernels.program_of(plan, arrays, angles, is_prepared=key is not None and are_fixed)
+        # No signature says whether learned frequencies need a derivative, nor whether those of another embedding do.
+        may_be_learned = not tables and (plan.source == "change" or not rope._frequencies.are_floats)
+        program = kernels.program_of(plan, arrays, angles, is_prepared=key is not None and not may_be_learned)
         has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.GeneralProgram)
         given = tables if positions is None else (*tables, positions)
         plan = plan._replace(program=program, extents=memory.extents((*arrays, *given)) if has_extents else None)
@@ -292,15 +293,15 @@ def _plan_positions(
     else:
         seq_axis = checked_seq_axis(arrays, seq_dim)
         shape = (arrays[0].shape[seq_axis],)
-    alignments = _alignments_of_positions("positions", rope, shape, arrays, seq_dim)
+    of_positions = _alignments_of_positions("positions", rope, shape, arrays, seq_dim)
     are_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
     if heads_dim is None and _kernel_computes_angles(rope, positions, arrays):
-        plan = _plan(rope, "positions", alignments, arrays, are_ready=are_ready, seq_axis=seq_axis)
+        plan = _plan(rope, "positions", of_positions, arrays, are_ready=are_ready, seq_axis=seq_axis)
         return plan._replace(frequencies_and_factor=(rope._frequencies, rope._scale.attention_factor))
     if rope.xpos is not None and len(arrays) == 1:
         raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
-    alignments = _alignments_of_tables(rope, shape, alignments, arrays, seq_dim, heads_dim)
-    return _plan(rope, "computed", alignments, arrays, are_ready=are_ready, seq_axis=seq_axis)
+    of_tables = _alignments_of_tables(rope, shape, of_positions, arrays, seq_dim, heads_dim)
+    return _plan(rope, "computed", of_tables, arrays, are_ready=are_ready, seq_axis=seq_axis)
 
 
 def _plan_change(

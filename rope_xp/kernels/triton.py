@@ -146,7 +146,7 @@ def _with_words(words: torch.Tensor, angles: Angles) -> Angles:
     return [(words, words, positions) for (positions,) in angles]
 
 
-# The rotations that `self_test` compares, the source of their angles, and whether results overwrite the arrays. Each
+# The rotations that `make_ready` compares, the source of their angles, and whether results overwrite the arrays. Each
 # may take a second to compile, so they are few. Each layout and each source occurs once with new memory and once in
 # place.
 _TESTS = (
@@ -159,7 +159,7 @@ _TESTS = (
 )
 
 
-def self_test(x: torch.Tensor) -> bool:
+def make_ready(x: torch.Tensor) -> bool:
     """Compare the kernel with the reference on small arrays like `x`; raise if they differ. False if it cannot test."""
     # This reads no values of the user. A CUDA graph would record the test, and modes could intercept it.
     if not autograd.runs_eagerly(x) or _functorch.get_dynamic_layer_stack_depth() or _is_captured(x):

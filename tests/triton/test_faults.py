@@ -157,7 +157,7 @@ def test_a_fault_of_one_variant_is_found(name, monkeypatch):
 
     plant(monkeypatch, turns_back_variant)
     with pytest.raises(ArithmeticError, match="differ from the reference"):
-        kernel.self_test(random(1))
+        kernel.make_ready(random(1))
 
 
 def test_each_array_of_a_call_is_of_a_proven_dtype(monkeypatch):
@@ -231,16 +231,16 @@ def test_nothing_is_proven_where_operations_go_elsewhere(monkeypatch):
     planted = plant(monkeypatch, fails)
     q = random(2, 5, 3, 14)
     with torch.utils._python_dispatch.TorchDispatchMode():
-        assert not kernel.self_test(q)
-    assert not torch.func.grad(lambda x: x.sum() * 0 + float(kernel.self_test(x)))(q).any()
+        assert not kernel.make_ready(q)
+    assert not torch.func.grad(lambda x: x.sum() * 0 + float(kernel.make_ready(x)))(q).any()
     compiled = torch.compile(lambda x: NAMED(x, seq_dim=1), backend="aot_eager", fullgraph=True)
     with pytest.raises(Exception, match="no kernel image"):
         compiled(q)
     assert planted.count == 1 and not kernels._obstacles
     monkeypatch.setattr(triton_kernel, "rotate", planted.launch)
-    assert kernel.self_test(q)
+    assert kernel.make_ready(q)
     with torch.inference_mode():
-        assert kernel.self_test(q)
+        assert kernel.make_ready(q)
 
 
 def test_what_a_graph_captured_is_proven_afterwards(monkeypatch):
