@@ -161,6 +161,8 @@ _TESTS = (
 
 def make_ready(x: torch.Tensor) -> bool:
     """Compare the kernel with the reference on small arrays like `x`; raise if they differ. False if it cannot test."""
+    if not isinstance(x, torch.Tensor):  # interpreted, the kernel accepts host memory, but only that of tensors
+        raise TypeError("x is no tensor")
     # This reads no values of the user. A CUDA graph would record the test, and modes could intercept it.
     if not autograd.runs_eagerly(x) or _functorch.get_dynamic_layer_stack_depth() or _is_captured(x):
         return False
