@@ -283,12 +283,12 @@ class Lines:
     def fast(self, tests, budget):
         """Some tests, as many as take so many seconds, but one at least; and the seconds of each.
 
-        Of each test function one comes first, the fastest, and then another one with other parameters.
+        The fastest come first. Of a test function, each further one with other parameters counts as slower.
         """
         chosen, seconds, number, order = {}, 0.0, Counter(), {}
         for name in sorted(tests, key=self.seconds.__getitem__):
-            order[name] = number[name.partition("[")[0]]
             number[name.partition("[")[0]] += 1
+            order[name] = number[name.partition("[")[0]] * self.seconds[name]
         for name in sorted(order, key=order.__getitem__):
             seconds += self.seconds[name]
             if seconds > budget and chosen:
