@@ -18,9 +18,9 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
-_forked: list[bool] = []
+_forked: list[None] = []
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=lambda: _forked.append(True))
+    os.register_at_fork(after_in_child=lambda: _forked.append(None))
 
 # In seconds. Threads that sleep wake up within the shortest wait; one that has no processor waits for longer.
 SHORTEST_WAIT, LONGEST_PAUSE = 5e-4, 1.0

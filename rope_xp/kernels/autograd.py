@@ -37,7 +37,7 @@ def rotate_all(
         return list(_Rotation.apply(rotation, kernel, len(xs), *xs, *saved))
     if len(xs) == 1:
         return _rotate_by_reference(xs, angles, rotation, kernel, inplace)
-    return [rotate_all([x], [group], rotation, kernel, inplace)[0] for x, group in zip(xs, angles)]
+    return [y for x, group in zip(xs, angles) for y in rotate_all([x], [group], rotation, kernel, inplace)]
 
 
 class InPlace(NamedTuple):
@@ -126,7 +126,7 @@ class KernelWithFallback(NamedTuple):
         # There is one launch for each dtype. If the second launch fails, the fallback must not rotate the arrays of the
         # first again.
         if inplace and len(xs) > 1 and len({x.dtype for x in xs}) > 1:
-            return [self.rotate_all([x], [group], rotation, inplace)[0] for x, group in zip(xs, angles)]
+            return [y for x, group in zip(xs, angles) for y in self.rotate_all([x], [group], rotation, inplace)]
         try:
             return self.kernel.rotate_all(xs, angles, rotation, inplace)
         except LaunchError as problem:

@@ -105,7 +105,7 @@ def prepare(
     is_shared = all([each[0] is sin for each in others]) and len({x.dtype for x in xs}) == 1
     if is_shared and all([_are_few_rows(x, sin, rotation) for x in xs]):
         return _prepare_rows(xs, sin, rotation, inplace)
-    return RotationProgram(rotation, inplace, [tuple(each[0].shape) for each in angles])
+    return RotationProgram(rotation, inplace, [tuple(sin.shape) for sin, _ in angles])
 
 
 def _prepare_rows(xs: Sequence[Any], sin: Any, rotation: Rotation, inplace: bool) -> FewNumbersProgram:
@@ -114,7 +114,7 @@ def _prepare_rows(xs: Sequence[Any], sin: Any, rotation: Rotation, inplace: bool
         joined = [_joined(shape, sin.shape) for shape in shapes]
         shapes = [(*shape[:-1], shape[-1] // sin.shape[-1], sin.shape[-1]) for shape in joined]
     conversions = None if xs[0].dtype == sin.dtype else memory.to_and_from_float32(xs[0])
-    on_host = memory.to_and_from_host(*(xs if conversions is None else [sin]))
+    on_host = memory.to_and_from_host(*xs)
     return FewNumbersProgram(rotation, inplace, shapes[0], shapes[1:], conversions, *on_host)
 
 
@@ -292,7 +292,7 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
 
 def exact_tables(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:
     """Exact tables in float32, "*batch seq pairs", of NumPy positions "*batch seq" and floats on one axis."""
-    tokens, fractions = integers_and_fractions(positions.reshape(-1))
+    tokens, fractions = integers_and_fractions(positions.ravel())
     shape = (*positions.shape, frequencies.pairs)
     if len(tokens) == 1 and fractions is None:  # a decoding step
         token = int(tokens[0])

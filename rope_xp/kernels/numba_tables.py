@@ -86,7 +86,8 @@ def _job(
 @lru_cache(maxsize=64)
 def _words(frequencies: exact_phases.Frequencies) -> Any:
     """For each pair: the first 64 bits of the fraction of its frequency, the next 32, and its axis. They are shared."""
-    _, high, _, low = frequencies.rows[0].words(64)
+    (row,) = frequencies.rows
+    _, high, _, low = row.words(64)
     return np.array([high, low, frequencies.axis_of_pair or [0] * frequencies.pairs], dtype=np.int64)
 
 

@@ -67,7 +67,7 @@ def rotate(x: Array, sin: Array, cos: Array, rotation: Rotation) -> Any:
     if rotation.inverse:
         sin = -sin
     end, dim = rotation.first_channel + 2 * sin.shape[-1], x.shape[-1]
-    span = x if rotation.first_channel == 0 and end == dim else x[..., rotation.first_channel : end]
+    span = x[..., rotation.first_channel : end]
     # With "half", compilers fuse conversion and rotation. Interleaved 16-bit channels are faster if converted first.
     halves = rotation.read == "half"
     read = split_pairs(xp, span if halves else libraries.astype(span, sin.dtype), rotation.read, rotation.blocks)

@@ -207,7 +207,8 @@ def _frequency_words(frequencies: exact_phases.Frequencies, device: torch.device
     # If the first call is captured, CUDA raises, and nothing is kept.
     words_on = _words_of.setdefault(frequencies, {})
     if device not in words_on:
-        words = frequencies.rows[0].revolutions(64, like=torch.empty(0, device="cpu"))
+        (row,) = frequencies.rows
+        words = row.revolutions(64, like=torch.empty(0, device="cpu"))
         # One blocking copy from the host, so that every stream can read the tensor afterwards.
         words_on[device] = torch.stack([words.high, words.low]).to(device)
     return words_on[device]
