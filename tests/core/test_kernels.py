@@ -4,6 +4,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from itertools import product
 from threading import Barrier
 
@@ -17,9 +18,9 @@ from programs import PROGRAM, run
 from rotations import WRITABLE, copied, in_bytes
 from samples import embedding, radians, random
 
-from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
+from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, kernels
 from rope_xp.arrays import libraries, memory
-from rope_xp.kernels import reference
+from rope_xp.kernels import faults, reference
 
 NUMPY = LIBRARIES["numpy"]
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
@@ -136,10 +137,33 @@ def test_channels_that_pass_through_keep_their_bits(xp, kernel, dtype):
 
 
 def test_small_float16_is_rounded_once():
-    """A result just above the middle of 0 and the least number, which a number of fewer bits would lie on."""
-    x, cos = np.full((8, 128, 128), 2.0**-14, np.float16), np.full((8, 64), 2.0**-11 + 2.0**-26, np.float32)
+    """Results in the middle of any two of the least numbers, and next to it, where fewer bits would lie on it."""
+    middles = (np.arange(2**10, dtype=np.float32) + 0.5) * np.float32(2.0**-10)
+    cos = np.stack([middles, *(np.nextafter(middles, np.float32(end)) for end in (-1, 2))]).reshape(48, 64)
+    x = np.full((48, 32, 128), 2.0**-14, np.float16)
     result = apply_rotary_pos_emb(x, (np.zeros_like(cos), cos), layout="half", kernel="blocked")
-    assert (result == np.float16(2.0**-24)).all()
+    truth = (cos.astype(float) * 2.0**-14).astype(np.float16)
+    np.testing.assert_array_equal(result, np.broadcast_to(np.tile(truth, 2)[:, None], x.shape))
+
+
+def test_a_kernel_that_cannot_be_imported_is_passed_over(monkeypatch):
+    def broken(name):
+        if "numba" in name:
+            raise SystemError("half of numba")
+        return import_module(name)
+
+    monkeypatch.setattr(kernels, "import_module", broken)
+    monkeypatch.setattr(kernels, "_obstacles", {})
+    monkeypatch.setattr(faults, "_told", {})
+    kernels._kernel_module.cache_clear()
+    x, sincos = random(5, 14), NUMPY.tables(radians(5, 7))
+    try:
+        with pytest.warns(RuntimeWarning, match="kernel='numba' is not used; .*: SystemError: half of numba"):
+            apply_rotary_pos_emb(x, sincos)
+        with pytest.raises(ValueError, match="kernel='numba' must be usable here; got SystemError: half of numba"):
+            apply_rotary_pos_emb(x, sincos, kernel="numba")
+    finally:
+        kernels._kernel_module.cache_clear()
 
 
 @pytest.mark.parametrize("layout, blocks", [("half", 1), ("half", 3), ("interleaved", 1)])

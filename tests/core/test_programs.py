@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 from samples import radians
 
 from rope_xp.arrays import exact_phases, memory, signature
-from rope_xp.kernels import blocked, reference
+from rope_xp.kernels import blocked, faults, numba_jobs, reference
 from rope_xp.kernels import numba as kernel
 from rope_xp.kernels.reference import Rotation
 
@@ -163,6 +163,19 @@ def test_each_thread_changes_the_layout_in_a_row_of_its_own(monkeypatch):
     assert rows.any(axis=1).all()
 
 
+def test_numba_compiles_where_its_cache_cannot_be_used(monkeypatch):
+    def cfunc(signature, cache=False, **options):
+        if cache:
+            raise OSError("no space left")
+        return compiler(signature, **options)
+
+    compiler = numba_jobs.numba.cfunc
+    monkeypatch.setattr(numba_jobs.numba, "cfunc", cfunc)
+    monkeypatch.setattr(faults, "_told", {})
+    with pytest.warns(RuntimeWarning, match="compiles in each process, because .* cannot be used: OSError: no space"):
+        assert numba_jobs.compiled_entry(lambda address: address + 1, "a test")(41) == 42
+
+
 def test_programs_keep_no_array(host):
     x, tables = host.random(2, 5, 3, 26), host.tables(radians(1, 5, 1, 13))
     kernel.rotate_all([x], [tables], ROTATIONS[0])
@@ -234,7 +247,7 @@ def test_views_of_arrays_hold_the_same_numbers():
     assert (
         memory.complex_view(whole.astype(">f4")) is None and memory.with_contiguous_rows(whole.astype(">f4")) is not x
     )
-    assert memory.extent(whole[:0]) == (0, 0) and memory.complex_view(whole[:0]) is None
+    assert memory.extent(whole[:0]) == memory.reach(whole[:0]) == (0, 0) and memory.complex_view(whole[:0]) is None
     for other, are_apart in ((whole[2:], True), (whole[1:, 5:], False), (whole[:2], False), (whole[:1:-1], True)):
         for pieces in ([whole[:2], other], [other, whole[:2]]):
             assert memory.extents(pieces).are_apart(pieces) is are_apart

@@ -60,6 +60,7 @@ NODES_OF = {
 COMPILED = re.compile(r"^(?:import|from) (numba|triton)\b", re.M)
 MACHINE_CODE = re.compile(r"^(?:import|from) llvmlite\b", re.M)
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of a folder without files
+TICK = 0.004  # seconds: some systems count the time of a process in such steps, and give 0 to a fast test
 AT_IMPORT = ""  # the name of what runs a line in place of a test
 
 
@@ -288,9 +289,9 @@ class Lines:
         chosen, seconds, number, order = {}, 0.0, Counter(), {}
         for name in sorted(tests, key=self.seconds.__getitem__):
             number[name.partition("[")[0]] += 1
-            order[name] = number[name.partition("[")[0]] * self.seconds[name]
+            order[name] = number[name.partition("[")[0]] * max(self.seconds[name], TICK)
         for name in sorted(order, key=order.__getitem__):
-            seconds += self.seconds[name]
+            seconds += max(self.seconds[name], TICK)
             if seconds > budget and chosen:
                 break
             chosen[name] = self.seconds[name]

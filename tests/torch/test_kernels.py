@@ -3,6 +3,7 @@
 import re
 import sys
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -58,6 +59,16 @@ def test_large_results_on_the_processor_are_made_in_huge_pages(monkeypatch):
             getattr(each, "func", None) is memory._in_huge_pages for each in (made.empty_like, made.empty_float32)
         ]
         assert of_pages == [is_large] * 2
+
+
+def test_tensors_are_viewed_as_complex_numbers_from_even_places_on():
+    numbers = random(64)
+    for offset, outer, inner in product(range(4), range(8, 12), range(4, 8)):
+        x = numbers.as_strided((3, 2, 4), (outer, inner, 1), offset)
+        view = memory.complex_view(x)
+        assert (view is None) == bool(offset % 2 or outer % 2 or inner % 2)
+        if view is not None:
+            assert_same(torch.view_as_real(view).flatten(-2), x)
 
 
 def rotate(x, sin=SINCOS[0], cos=SINCOS[1], *, layout="half", kernel="numba", **options):
