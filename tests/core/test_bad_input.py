@@ -12,6 +12,7 @@ from bad_input import ROPE
 from errors import assert_all_raise, raising
 
 from rope_xp import apply_rotary_pos_emb, positions
+from rope_xp.arrays import checks
 
 
 def test_arrays(xp):
@@ -67,6 +68,13 @@ def test_long_values_are_shown_by_their_ends():
             positions.from_lengths(value)
         said = said or f"{repr(value)[:250]} ... {repr(value)[-100:]}"
         assert str(raised.value).endswith(f"; got {said}")
+
+
+def test_names_that_are_similar_by_half_are_told_and_at_most_two():
+    with pytest.raises(ValueError, match=r"; got 'abcd', similar to 'abcx' and 'abxy'$"):
+        checks.one_of("name", "abcd", {"axyz": "", "abxy": "", "abcx": ""})
+    with pytest.raises(ValueError, match=r"; got 'abcd', similar to '\w{4}' and '\w{4}'$"):
+        checks.one_of("name", "abcd", {"abcx": "", "abcy": "", "abcz": ""})
 
 
 def test_embeddings():

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 
@@ -90,6 +91,21 @@ def test_derivatives_of_first_and_second_order(by, layout):
     assert torch.autograd.gradcheck(call, x, **everything)
     assert torch.autograd.gradgradcheck(call, x, check_fwd_over_rev=True, check_rev_over_rev=True)
     assert torch.autograd.gradgradcheck(lambda x: call(x).pow(3), x)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*:torch.jit.TracerWarning")
+def test_plans_are_kept_where_a_signature_says_all():
+    """Not with forward-mode derivatives, nor while PyTorch traces; another state of it has another plan."""
+    rope = RotaryEmbedding(head_dim=14, rotary_dim=12, layout="half", base=1e4)
+    call = partial(rope, X, sincos=SINCOS, seq_dim=0)
+    states = [nullcontext, nullcontext, forward_ad.dual_level, torch.no_grad, torch.inference_mode, torch.no_grad]
+    for state, count in zip(states, [1, 1, 1, 2, 3, 3], strict=True):
+        with state():
+            call()
+        assert len(rope._plans) == count
+    torch.jit.trace(lambda x: rope(x, sincos=SINCOS, seq_dim=0), (X,))
+    assert len(rope._plans) == 3
 
 
 @pytest.mark.parametrize("by", KERNELS)
