@@ -12,6 +12,7 @@ import array_api_strict
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import for_each
 from libraries import LIBRARIES, ROUNDOFF
 from numpy.lib.stride_tricks import as_strided
 from programs import PROGRAM, run
@@ -19,7 +20,7 @@ from rotations import WRITABLE, copied, in_bytes
 from samples import embedding, radians, random
 
 from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, kernels
-from rope_xp.arrays import libraries, memory
+from rope_xp.arrays import libraries, memory, signature
 from rope_xp.kernels import faults, reference
 
 NUMPY = LIBRARIES["numpy"]
@@ -146,16 +147,18 @@ def test_small_float16_is_rounded_once():
     np.testing.assert_array_equal(result, np.broadcast_to(np.tile(truth, 2)[:, None], x.shape))
 
 
-def test_a_kernel_that_cannot_be_imported_is_passed_over(monkeypatch):
-    def broken(name):
-        if "numba" in name:
-            raise SystemError("half of numba")
-        return import_module(name)
+@for_each("place", ["rope_xp.kernels.import_module", "rope_xp.kernels.numba.self_test"])
+def test_a_kernel_that_fails_before_it_runs_is_passed_over(monkeypatch, place):
+    def broken(given):
+        if isinstance(given, str) and "numba" not in given:
+            return import_module(given)
+        raise SystemError("half of numba")
 
-    monkeypatch.setattr(kernels, "import_module", broken)
+    monkeypatch.setattr(place, broken)
     monkeypatch.setattr(kernels, "_obstacles", {})
     monkeypatch.setattr(faults, "_told", {})
     kernels._kernel_module.cache_clear()
+    signature.forget_plans()
     x, sincos = random(5, 14), NUMPY.tables(radians(5, 7))
     try:
         with pytest.warns(RuntimeWarning, match="kernel='numba' is not used; .*: SystemError: half of numba"):
@@ -164,6 +167,7 @@ def test_a_kernel_that_cannot_be_imported_is_passed_over(monkeypatch):
             apply_rotary_pos_emb(x, sincos, kernel="numba")
     finally:
         kernels._kernel_module.cache_clear()
+        signature.forget_plans()
 
 
 @pytest.mark.parametrize("layout, blocks", [("half", 1), ("half", 3), ("interleaved", 1)])
