@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import for_each
 from compare import assert_same
 from functorch.compile import make_boxed_func
 from libraries import LIBRARIES, ROUNDOFF
@@ -223,6 +224,30 @@ def test_there_is_no_program_where_a_launch_is_not_all():
     assert kernel.prepare([q], [(sin, cos.transpose(0, 1).contiguous().transpose(0, 1))], HALVES) is None
     assert kernel.prepare([q, k], [(sin, cos), wide], HALVES, inplace=True) is None
     assert kernel.prepare([q, k], [(sin, cos), wide], HALVES) is not None
+
+
+@pytest.mark.skipif(torch.version.hip is not None, reason="programs of other sizes")
+@for_each(
+    "shape, dtype, angles, programs, rows, heads, units",
+    [
+        ((1, 4096, 32, 128), "bfloat16", (1, 4096, 1, 64), 1024, 16, 8, (16, 16, 16)),
+        ((8, 1, 32, 128), "float32", (8, 1, 1, 64), 32, 8, 1, (16, 16, 16)),
+        ((2, 4099, 7, 80), "float32", (1, 4099, 1, 20), 1539, 16, 3, (16, 4, 16)),
+        ((2, 1000, 24, 96), "float64", (1, 1000, 1, 48), 1500, 4, 8, (16, 16, 16)),
+        ((3, 5000, 2, 36), "float16", (3, 5000, 2, 18), 938, 32, 1, (4, 2, 16)),
+        ((1, 16_368, 3, 80), "float32", (1, 16_368, 1, 20), 2046, 16, 2, (16, 4, 16)),
+        ((1, 3, 600), "float64", (1, 3, 300), 3, 1, 1, (8, 4, 16)),
+    ],
+)
+def test_work_is_divided(shape, dtype, angles, programs, rows, heads, units):
+    """Each thread has 16 bytes of first channels. A program has several heads if there are enough programs."""
+    x, table = torch.empty(shape, dtype=DTYPES[dtype], device="meta"), torch.empty(angles, device="meta")
+    (launch,) = kernel.prepare([x], [(table, table)], HALVES).launches
+    ((_, fields),) = launch.tasks
+    assert (launch.grid, launch.options["ROWS"], launch.options["UNITS"]) == ((programs,), rows, (units,))
+    task = triton_kernel.Task(None, None, None, None, *fields)
+    assert (task.programs, task.heads_of_program) == tuple(map(triton_kernel.packed, (programs, heads)))
+    assert launch.options["num_warps"] == 4
 
 
 def test_calls_decide_once(launches, monkeypatch):
