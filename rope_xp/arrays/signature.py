@@ -16,7 +16,7 @@ _OPTIONS = {int, bool, str, type(None), np.int64}
 
 # How often `forget_plans` was called. The number is a part of each signature, so plans that were made before the last
 # call of `forget_plans` are not found any more.
-_generation: list[int] = [0]
+_generation = 0
 
 
 class Plans(dict[Hashable, Any]):
@@ -49,7 +49,7 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
     except RuntimeError:  # nested and sparse tensors have no shape or no strides
         return None
     state = _STATES.get(type(arrays[0]), _no_facts)()
-    return None if state is None or None in facts else (kinds, options, _generation[0], state, *facts)
+    return None if state is None or None in facts else (kinds, options, _generation, state, *facts)
 
 
 def is_compiling() -> bool:
@@ -59,7 +59,8 @@ def is_compiling() -> bool:
 
 def forget_plans() -> None:
     """Let all calls make new plans. Old ones may name a kernel that has failed, or that no test has checked yet."""
-    _generation[0] += 1
+    global _generation
+    _generation += 1
 
 
 def _no_facts(*_: Any) -> None:

@@ -117,6 +117,8 @@ def arrays(xp, x):
         (at(4), r"\(seq\) or \(batch, seq\) with batch=2 and seq=5 of x \(seq_dim=1\), or .*; got shape \(\) .* 14\)"),
         (lambda: ROPE(x[:, :1, ...], positions=five[:2], seq_dim=1), r"got shape \(2,\) .*, positions\[:, None\]"),
         (lambda: ROPE(x[:, :1, ...], positions=np.asarray(4), seq_dim=1), r"got shape \(\) .*, positions\[None\]"),
+        (lambda: ROPE(x[:, :0, ...], positions=five[:2], seq_dim=1), r"got shape \(2,\) for x of shape .*, 14\)$"),
+        (lambda: ROPE(x[:, :1, ...], positions=five[:, None, None], seq_dim=1), r"got shape \(5, 1, 1\) .* 14\)$"),
         (lambda: ROPE(x[..., :12], seq_dim=1), r"^RotaryEmbedding: x must have head_dim=14 .*; got .*12"),
         (lambda: ROPE(x, x[..., :12], seq_dim=1), r"^RotaryEmbedding: array 2 must have head_dim=14 .*; got .*12"),
         (lambda: ROPE.rotate(x, table(xp, 5, 5), seq_dim=1), r"7 pairs, .*; got .*\(5, 5\)"),
