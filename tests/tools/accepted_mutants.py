@@ -7,7 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-# The module's name, and its line with the change in braces: {{before~>after}}. The reason is below it.
+# The module's name, and its line with the change in braces: {{before~>after}}. The reason is below it, or below the
+# last of several that share it.
 TABLE = (Path(__file__).parent / "accepted_mutants.txt").read_text()
 
 
@@ -28,12 +29,13 @@ def without_spaces(line):
 
 def accepted(table):
     """The reasons, by module, line before and line after."""
-    found = {}
-    for entry in re.split(r"\n(?! )", table.strip()):
+    found, last = {}, ""
+    for entry in reversed(re.split(r"\n(?! )", table.strip())):
         place, _, reason = entry.partition("\n")
         module, _, line = place.partition(": ")
         start, before, after, end = re.fullmatch(r"(.*)\{\{(.*)~>(.*)\}\}(.*)", line).groups()
-        found[key_of(module, start + before + end, start + after + end)] = " ".join(reason.split())
+        last = " ".join(reason.split()) or last
+        found[key_of(module, start + before + end, start + after + end)] = last
     return found
 
 
