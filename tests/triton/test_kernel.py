@@ -226,6 +226,13 @@ def test_there_is_no_program_where_a_launch_is_not_all():
     assert kernel.prepare([q, k], [(sin, cos), wide], HALVES) is not None
 
 
+def test_numpy_arrays_are_refused():
+    with pytest.raises(
+        ValueError, match=r"kernel='triton' must (be usable here; got TypeError|have arrays in cuda; got)"
+    ):
+        ROPE(np.ones((2, 14), np.float32), seq_dim=0)
+
+
 @pytest.mark.skipif(torch.version.hip is not None, reason="programs of other sizes")
 @for_each(
     "shape, dtype, angles, programs, rows, heads, units",
