@@ -227,7 +227,7 @@ def test_there_is_no_program_where_a_launch_is_not_all():
 
 
 def test_numpy_arrays_are_refused():
-    with pytest.raises(ValueError, match="kernel=.triton. must .*; got (TypeError|host memory)"):
+    with pytest.raises(ValueError, match=r"kernel=.triton. must .*; got (TypeError|host memory)"):
         ROPE(np.ones((2, 14), np.float32), seq_dim=0)
 
 
