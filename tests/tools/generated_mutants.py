@@ -50,7 +50,7 @@ MORE_FOLDERS = {
 }
 SOURCE = Path(find_spec("rope_xp").origin).parent
 # Not run, as they take long: tests of broken surroundings, and the search for bad configs.
-SLOW = ("test_faults", "test_config_fuzz")
+SLOW = ("numpy/test_faults", "core/test_config_fuzz")
 
 
 def files_of(packages):
@@ -76,7 +76,7 @@ def tests_for(package, files=None):
     """
     folders = (*FOLDERS, *MORE_FOLDERS.get(package, ()))
     tests = [each for folder in folders for each in sorted((mutation.TESTS / folder).glob("test_*.py"))]
-    tests = [each for each in tests if each.stem not in SLOW]
+    tests = [each for each in tests if f"{each.parent.name}/{each.stem}" not in SLOW]
     modules = [SOURCE / file for file in files or files_of(PACKAGES).get(package, ())]
     # The examples of classes that a package names its own are those of the package.
     doctests = [each for each in modules if each.stem == "__init__" or ">>> " in each.read_text()]
