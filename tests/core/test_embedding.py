@@ -117,6 +117,11 @@ def test_shift_moves_rotated_keys(xp, delta):
     arrays = (np.asarray(delta), np.full(5, delta), np.full((2, 1), delta), np.full((2, 1, 1), delta))
     for one in (delta, *(xp.array(each, "int32") for each in arrays)):
         assert_numbers(xp, rope.shift(rotated, one, seq_dim=1), truth, 2 * ATOL)
+    # An int moves keys along each of their position axes.
+    rope, where = rope.replace(sections=Sections((3, 2))), np.stack([where, where[::-1]])
+    rotated, truth = (rope(k, positions=each, seq_dim=1) for each in (where, where + np.int32(delta)))
+    for one in (delta, xp.array([delta, delta], "int32")):
+        assert_numbers(xp, rope.shift(rotated, one, seq_dim=1), truth, 2 * ATOL)
 
 
 def test_each_row_and_each_key_shifts_by_its_own_delta(xp):
