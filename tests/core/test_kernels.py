@@ -147,7 +147,7 @@ def test_small_float16_is_rounded_once():
     np.testing.assert_array_equal(result, np.broadcast_to(np.tile(truth, 2)[:, None], x.shape))
 
 
-@for_each("place", ["rope_xp.kernels.import_module", "rope_xp.kernels.numba.self_test"])
+@for_each("place", ["rope_xp.kernels.import_module", "rope_xp.kernels.numba.make_ready"])
 def test_a_kernel_that_fails_before_it_runs_is_passed_over(monkeypatch, place):
     def broken(given):
         if isinstance(given, str) and "numba" not in given:
