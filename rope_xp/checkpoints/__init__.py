@@ -31,7 +31,7 @@ class Checkpoint(Report):
     inv_freq_base : float or None
         The base that these frequencies follow from, if they are unscaled.
     inv_freq_agrees : bool or None
-        Whether the buffer has the frequencies of `embedding`. None without one of the two.
+        Whether the buffer has the frequencies of `embedding`. None without one of the two, and if axes or heads differ.
     conclusions : tuple of (str, str)
         What was concluded, and from what.
     warnings : tuple of str

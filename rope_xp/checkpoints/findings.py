@@ -66,7 +66,9 @@ def findings(path: str) -> Values:
     if layout is not None and not group.format:
         why_layout += f" alone: {WITHOUT}"
     sizes, from_what, warnings = sizes_of(contents, group, None if embedding is None else embedding.head_dim)
-    buffer, about_buffer, contradictions = _buffer(contents, embedding)
+    # If an axis or a head has frequencies of its own, there is no row to compare the buffer with.
+    comparable = embedding if embedding is not None and embedding._frequencies.is_single_row else None
+    buffer, about_buffer, contradictions = _buffer(contents, comparable)
     first = [(f"format: {format_ or 'cannot tell'}", why), (f"layout: {layout or 'cannot tell'}", why_layout)]
     return {
         "path": str(contents.path),
@@ -76,7 +78,7 @@ def findings(path: str) -> Values:
         "embedding": embedding,
         "inv_freq": None if buffer is None else buffer.inv_freq,
         "inv_freq_base": None if buffer is None else buffer.base,
-        "inv_freq_agrees": None if buffer is None or embedding is None else not contradictions,
+        "inv_freq_agrees": None if buffer is None or comparable is None else not contradictions,
         "conclusions": (*first, *from_what, *not_read, *about_buffer),
         "warnings": (*contents.warnings, *warnings, *contradictions),
     }
@@ -206,13 +208,11 @@ def _frequencies(tensor: Tensor) -> Buffer | None:
 
 
 def _base(values: tuple[float, ...], relative: float, absolute: float) -> float | None:
-    pairs, last = len(values), values[-1]
-    if pairs < 2 or not 0.0 < last < 1.0:
+    pairs = len(values)
+    found = [(pair, -log(value)) for pair, value in enumerate(values) if pair and 64 * absolute < value < 1.0]
+    if not found:
         return None
-    found = [(pair, -log(value)) for pair, value in enumerate(values) if pair and value > 64 * absolute]
     weight = sum(pair * pair for pair, _ in found)
-    if not weight:
-        return None
     fitted = exp(min(pairs * sum(pair * minus_log for pair, minus_log in found) / weight, 700.0))  # least squares
     for digits in range(7):
         base = float(f"{fitted:.{digits}e}")
@@ -228,8 +228,6 @@ def _words_of(base: float | None) -> str:
 
 def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: Embedding) -> list[str]:
     expected = embedding.inv_freq
-    if not all(isinstance(each, float) for each in expected):
-        return []  # an axis or a head has frequencies of its own
     pair = buffer.first_difference(expected)
     if pair is None:
         return []

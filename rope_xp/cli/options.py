@@ -35,10 +35,8 @@ class Length(click.ParamType):
 
     name = "length"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"(\d{1,15})([km]?)", str(value).lower())
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d{1,15})([km]?)", value.lower())
         if not found or not int(found[1]):
             self.fail(f"a length must be a number of tokens, such as 131072 or 128k; got {value!r}", param, ctx)
         return int(found[1]) * UNITS[found[2]]
@@ -62,9 +60,7 @@ class Numbers(click.ParamType):
 
     name = "file"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Sequence[float]:
-        if not isinstance(value, str):
-            return value  # pyright: ignore[reportReturnType]
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> list[float]:
         try:
             with Path(value).open("rb") as file:
                 text = file.read(MAX_BYTES + 1)

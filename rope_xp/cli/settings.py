@@ -110,10 +110,7 @@ def _lines(body: Any) -> list[str]:
 def _pasted(settings: Written) -> str:
     """Settings in lines of `WIDTH` columns that can be pasted: JSON, or a command line with a flag in each line."""
     if isinstance(settings, Mapping):
-        lines = {name: each for name, each in settings.items() if isinstance(each, str) and each.startswith("--")}
-        if not lines:
-            return _folded(settings, WIDTH - 2)
-        return "\n".join(f"# {name}\n{_pasted(shlex.split(each))}" for name, each in lines.items())
+        return _folded(settings, WIDTH - 2)
     flags: list[list[str]] = []
     for word in settings:
         flags += [[word]] if word.startswith("--") else []

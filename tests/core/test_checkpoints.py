@@ -154,6 +154,9 @@ def test_layers_that_differ(tmp_path):
     found = identify_checkpoint(write(tmp_path, HF, config))
     assert (found.layout, found.embedding, sizes(found)) == ("half", None, SIZES)
     assert "embedding: differs between layers" in dict(found.conclusions)
+    unrotated = LLAMA | {"model_type": "smollm3", "no_rope_layers": [0, 0, 0]}
+    found = identify_checkpoint(write(tmp_path, HF, unrotated))
+    assert (found.embedding, dict(found.conclusions)["embedding: none"]) == (None, "config.json: it rotates nothing")
 
 
 def test_mlx_says_so_in_the_header(tmp_path):
@@ -163,8 +166,8 @@ def test_mlx_says_so_in_the_header(tmp_path):
 
 def write_gguf(path, architecture, *entries, tensors=()):
     writer = gguf.GGUFWriter(path, architecture)
-    for name, value in (("head_count", 4), ("head_count_kv", 2), ("key_length", 10), *entries):
-        getattr(writer, f"add_{name}")(value)
+    for name, *value in (("head_count", 4), ("head_count_kv", 2), ("key_length", 10), *entries):
+        getattr(writer, f"add_{name}")(*value)
     for name, tensor in tensors:
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()
@@ -195,6 +198,10 @@ def test_gguf(tmp_path, architecture, layout, entries):
     assert identify_checkpoint(tmp_path) == found
     path.rename(tmp_path / "sha256-0123")  # as Ollama names its files
     assert identify_checkpoint(tmp_path / "sha256-0123").format == "GGUF"
+    part = write_gguf(path, architecture, ("uint16", "split.no", 1), ("uint16", "split.count", 3), tensors=BLOCKS)
+    assert identify_checkpoint(part).warnings == (
+        "This is part 1 of 3, counted from 0. The metadata is in the first part.",
+    )
 
 
 def test_gguf_with_sizes_for_each_layer(tmp_path):
@@ -296,7 +303,7 @@ def write_buffers(folder, *buffers, dtype="F32", config=None):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("base, pairs", [(1e4, 5), (5e5, 64), (1e6, 32), (150_000.0, 64), (1e7, 48)])
+@pytest.mark.parametrize("base, pairs", [(1e4, 5), (5e5, 64), (1e6, 32), (150_000.0, 64), (1e7, 48), (1e9, 64)])
 def test_the_base_of_a_buffer(tmp_path, base, pairs, dtype):
     data = frequencies(base, dtype, pairs)
     config = LLAMA | dict(head_dim=2 * pairs, rope_theta=base)
@@ -341,6 +348,9 @@ def test_buffers_of_layers_that_differ(tmp_path):
     found = write_buffers(tmp_path, frequencies(1e6, "F32"), frequencies(1e4, "F32"), config=LLAMA)
     assert found.warnings == (f"{INV_FREQ.format(0)} and {INV_FREQ.format(1)} differ.",)
     assert found.inv_freq_base == 1e6 and not found.inv_freq_agrees
+    esmfold = {"model_type": "esmfold2_atom_encoder", "head_dim": 128}  # its axes have frequencies of their own
+    found = write_buffers(tmp_path, frequencies(1e6, "F32"), config=esmfold)
+    assert (found.embedding.axes, found.inv_freq_base, found.inv_freq_agrees, found.warnings) == (4, 1e6, None, ())
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1], [-1.0, 0.5], [0.0, 0.0], [np.inf, 1]])
@@ -511,7 +521,7 @@ def test_other_formats(tmp_path, name, content, message):
         identify_checkpoint(tmp_path / name)
 
 
-def test_folders_without_tensors(tmp_path):
+def test_folders_without_tensors(tmp_path, monkeypatch):
     def error():
         with pytest.raises(ValueError, match=r"^identify_checkpoint: path must be .*; got ") as raised:
             identify_checkpoint(tmp_path)
@@ -528,9 +538,14 @@ def test_folders_without_tensors(tmp_path):
     for i in range(2):
         (tmp_path / f"{i}.gguf").rename(tmp_path / f"model-0000{i + 1}-of-00002.gguf")
     assert identify_checkpoint(tmp_path).path == str(tmp_path / "model-00001-of-00002.gguf")
+    monkeypatch.setattr(contents, "MAX_FILES", 3)
+    assert error() == "'FOLDER', a folder of more than 3 files"
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(ValueError, match=r"loop must be a file or a folder; got Too many levels of symbolic links$"):
         identify_checkpoint(tmp_path)
+
+
+REFUSED = r"^identify_checkpoint: \S* must be readable; got Permission denied$"
 
 
 def test_paths(tmp_path, monkeypatch):
@@ -546,6 +561,10 @@ def test_paths(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     path = write(tmp_path, HF)
-    monkeypatch.setattr("builtins.open", refused)
-    with pytest.raises(PermissionError, match=r"^identify_checkpoint: \S* must be readable; got Permission denied$"):
+    for name in ("builtins.open", "os.scandir"):
+        with monkeypatch.context() as patched, pytest.raises(PermissionError, match=REFUSED):
+            patched.setattr(name, refused)
+            identify_checkpoint(path if name == "builtins.open" else tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(TypeError, match=r"^identify_checkpoint: \S*config.json must hold a JSON object; got list$"):
         identify_checkpoint(path)
