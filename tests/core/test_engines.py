@@ -94,6 +94,12 @@ def test_all_architectures_that_are_rotated_have_a_reading():
     assert "step35" in gguf.UNKNOWN_LAYERS
 
 
+def test_a_type_whose_blocks_are_nested_in_sglang_has_layers_that_differ():
+    """So an embedding of one type of layers is refused, and there is none of all layers."""
+    nested = [name for name, each in engines.table("sglang").readings.items() if "blocks" in each.fixed]
+    assert nested and all(len(FAMILIES[name].layers.by_type) > 1 for name in nested)
+
+
 def test_keys_for_llama_cpp_are_read_by_the_architecture():
     """Each key that is written for a family is in the table, or the embedding is refused."""
     table, written = engines.table("llama.cpp"), 0

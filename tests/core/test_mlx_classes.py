@@ -16,6 +16,7 @@ from rope_xp.provenance import with_provenance
 
 TABLE = engines.table("mlx-lm", "0.32.2")
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
+LENGTH, WHOLE = "original_max_position_embeddings", "max_position_embeddings"
 SIZES = {"hidden_size": 4096, "num_attention_heads": 32}
 
 
@@ -64,6 +65,23 @@ def test_a_rule_with_which_a_class_fails_is_refused(model_type, scaling):
     keys = {"head_dim": 128} if model_type == "internlm3" else {}
     with pytest.raises(ValueError, match=f"must read rope_scaling with rule '{scaling.rope_type}' .*'{model_type}'"):
         of_type(model_type, scaling, rope_theta=10_000.0, **keys).to_config("mlx")
+
+
+def test_every_key_that_a_rule_needs_is_read():
+    """Writers leave out keys that a class does not read."""
+    needed = {
+        "linear": ["factor"],
+        "dynamic": ["factor", WHOLE],
+        "mrope": ["mrope_section"],
+        "ntk": ["alpha", "factor"],
+    }
+    needed |= {"llama3": ["factor", "low_freq_factor", "high_freq_factor", LENGTH]}
+    needed |= {"yarn": ["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", LENGTH]}
+    needed |= {"proportional": ["factor", "partial_rotary_factor"]}
+    for name, reading in TABLE.readings.items():
+        for rule, keys in reading.rules.items():
+            of_longrope = ["long_factor", *(["short_mscale"] if "long_mscale" in keys else [LENGTH, WHOLE])]
+            assert keys | reading.keys >= {*needed.get(rule, of_longrope)}, (name, rule)
 
 
 @pytest.mark.parametrize("model_type, name", [("internlm3", "rope_type"), ("nemotron", "type"), ("llama", "type")])

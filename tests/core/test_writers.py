@@ -202,10 +202,10 @@ def test_keys_of_types_of_layers_are_joined_where_they_do_not_differ():
     keys = {"a": 1, "text_config": {"b": 2, "rope_parameters": {"full": {"c": 3}}}, "rope_scaling": {"factor": 2.0}}
     other = {"a": 1, "text_config": {"d": 4, "rope_parameters": {"sliding": {"c": 5}}}, "e": 6}
     joined = {"b": 2, "rope_parameters": {"full": {"c": 3}, "sliding": {"c": 5}}, "d": 4}
-    assert writers._joined("x", {"one": keys, "other": other}) == {**keys, "text_config": joined, "e": 6}
+    assert writers.joined_keys("x", {"one": keys, "other": other}) == {**keys, "text_config": joined, "e": 6}
     for different in ({"a": 2}, {"rope_scaling": {"type": "linear"}}, {"a": {}}, {"text_config": {"b": 3}}):
         with pytest.raises(ValueError, match="layers must differ only in keys that x has for each of their types; got"):
-            writers._joined("x", {"one": keys, "other": different})
+            writers.joined_keys("x", {"one": keys, "other": different})
 
 
 def test_every_refused_golden_exists():
@@ -400,7 +400,9 @@ def test_what_a_target_cannot_express(row):
 def test_what_is_written():
     """All keys and arguments, also those that make no difference to an engine that reads no more than others do."""
     for row in ROWS["written"]:
-        rope = value_of(row["rope"]) if "rope" in row else from_config(row["config"])
+        rope = value_of(row["rope"]) if "rope" in row else from_config(row["config"], **row.get("options", {}))
+        if "replace" in row:
+            rope = rope.replace(**{name: value_of(value) for name, value in row["replace"].items()})
         target, arguments = row["target"], row.get("arguments", {})
         if "refused" in row:
             with pytest.raises(ValueError) as raised:

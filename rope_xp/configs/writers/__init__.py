@@ -138,17 +138,17 @@ def config_for_layers(ropes: Mapping[str, Embedding], target: Target, options: O
     if writer.layers in ropes:  # the others stay as the file has them
         return ropes[writer.layers].to_config(target, **options._asdict())
     found: dict[str, Values] = {name: rope.to_config(target, **options._asdict()) for name, rope in ropes.items()}
-    return found if target == "transformers" or not by_type else _joined(target, found)
+    return found if target == "transformers" or not by_type else joined_keys(target, found)
 
 
-def _joined(target: str, found: Mapping[str, Config]) -> Values:
+def joined_keys(target: str, found: Mapping[str, Config]) -> Values:
     """The keys of all types of layers. The same key must have one value, or objects that can be joined."""
     joined: Values = {}
     for name, keys in found.items():
         for key, value in keys.items():
             known = joined.setdefault(key, value)
             if isinstance(known, Mapping) and isinstance(value, Mapping) and key != "rope_scaling":
-                joined[key] = _joined(target, {"the others": known, name: value})
+                joined[key] = joined_keys(target, {"the others": known, name: value})
             elif known != value:
                 raise wrong_value(
                     f"layers must differ only in keys that {target} has for each of their types; got {key} of {name} "

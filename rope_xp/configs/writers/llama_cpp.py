@@ -154,10 +154,7 @@ def _file(rope: Embedding, options: Options, are_flags: bool) -> File:
             f"`llama-cli --version` prints; got {options.engine_version!r}, the number of a build"
         )
     table = engines.table(TARGET, options.engine_version)
-    reading = None if name is None else table.of(name)
-    if name is not None and reading is None:
-        engines.warn(f"whether {table.name} reads what is written for architecture {name!r} is not known")
-    return File(name, table, reading, are_flags)
+    return File(name, table, None if name is None else table.of(name), are_flags)
 
 
 def _only_of_some_layers(file: File, key: str) -> bool:

@@ -2,7 +2,7 @@
 
 from rope_xp.configs import engines
 from rope_xp.configs.engines import Reading
-from rope_xp.configs.writers import Options
+from rope_xp.configs.writers import Options, joined_keys
 from rope_xp.configs.writers.limits import (
     ORIGINAL,
     YARN,
@@ -57,13 +57,7 @@ def mlx_keys(rope: Embedding, options: Options) -> Values:
         partial = set() if rope.rotary_dim == rope.head_dim else {"partial_rotary_factor"}
         usual = usual._replace(keys=usual.keys | partial, fixed={"rotated": 1.0})
         return _nested(_Class(rope, f"{table.name} must", usual).keys(), origin.path)
-    found = [_of_class(rope, table, name) for name in names]
-    if any(one[key] != other[key] for one in found for other in found for key in one.keys() & other.keys()):
-        raise wrong_value(
-            f"layer_type must be given to from_config, as layers of {origin.file_type!r} read different keys in "
-            f"{table.name}; got an embedding of all layers"
-        )
-    return {key: value for each in found for key, value in each.items()}
+    return joined_keys("mlx", {name: _of_class(rope, table, name) for name in names})
 
 
 def _names(table: engines.Table, origin: Provenance) -> list[str]:
@@ -170,7 +164,7 @@ class _Class:
             read = f"reads {', '.join(sorted(reading.rules))}" if reading.rules else "does not"
             raise self.unread(f"read {where} with rule {rule.rope_type!r}", f"a class that {read}")
         if isinstance(rule, LongRopeScaling):
-            return self.placed("longrope", *self.of_longrope(rule))
+            return self.placed("longrope", self.of_longrope(rule))
         if isinstance(rule, YarnScaling):
             if rope.softmax_scale != reading.fixed.get("softmax_scale", rope.softmax_scale):
                 raise self.unread(
@@ -182,8 +176,8 @@ class _Class:
         values = {name: value for name, value in parameters(rule).items() if name != "seq_len"}
         return self.placed(rule.rope_type, {"type": rule.rope_type, **values})
 
-    def placed(self, rule: str, values: Values, unneeded: frozenset[str] = frozenset()) -> Values:
-        """The block with the keys that the class reads, and the keys that it reads outside: all but those unneeded."""
+    def placed(self, rule: str, values: Values) -> Values:
+        """The block with the keys that the class reads, and the keys that it reads outside."""
         reading = self.reading
         if rule not in reading.rules:
             raise self.unread(f"read {reading.block or 'rope_scaling'} with rule {rule!r}", "a class that does not")
@@ -191,11 +185,9 @@ class _Class:
         types = {"type": name} if "type" in read else {"rope_type": name}
         inside = {key: value for key, value in values.items() if key in read}
         outside = {key: value for key, value in values.items() if key in reading.keys and key not in read}
-        if ignored := values.keys() - inside.keys() - outside.keys() - unneeded:
-            raise self.unread(f"read {min(ignored)} with rule {rule!r}", "a class that does not")
         return {reading.block: types | inside, **outside}
 
-    def of_longrope(self, rule: LongRopeScaling) -> tuple[Values, frozenset[str]]:
+    def of_longrope(self, rule: LongRopeScaling) -> Values:
         rope, original = self.rope, rule.original_max_position_embeddings
         if not rule.is_long:
             raise wrong_value(
@@ -205,15 +197,14 @@ class _Class:
         require_half(rope, TARGET)
         values = {"type": "longrope", **parameters(rule, "short_factor", "long_factor", ORIGINAL)}
         if "long_mscale" in self.reading.rules["longrope"]:
-            factors = dict.fromkeys(("short_mscale", "long_mscale"), rope.attention_factor)
-            return values | factors, frozenset({ORIGINAL})
+            return values | dict.fromkeys(("short_mscale", "long_mscale"), rope.attention_factor)
         length = round((rule.factor or 1.0) * original)
         if rope.attention_factor != longrope_factor(length, original):
             raise wrong_value(
                 f"attention_factor must be that of a whole max_position_embeddings and {original}, as {TARGET} "
                 f"computes it; got {rope.attention_factor}, with factor {rule.factor}"
             )
-        return values | {"max_position_embeddings": length}, frozenset({"short_factor"})
+        return values | {"max_position_embeddings": length}
 
 
 def _of_sections(sections: Sections, rule: Scaling | None) -> Values:
