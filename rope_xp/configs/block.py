@@ -278,9 +278,9 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> 
             keys.assume("scaling", ORIGINAL, "" if default is not None else f"equal to {LENGTH}")
     if issubclass(rule, YarnScaling) and block.mapping.get("apply_yarn_scaling") is False:
         # As `to_config("vllm")` writes it: the factor of the tables, without YaRN's own.
-        whole = block.get(MULTIPLIER)
+        factor = block.get("attention_factor", MULTIPLIER)
         block.mark_as_read("apply_yarn_scaling")
-        values["attention_factor"] = consistent_value("attention_factor", values["attention_factor"], whole, block.name)
+        values["attention_factor"] = 1.0 if factor is None else factor
     if "seq_len" in names:
         values["seq_len"] = config.seq_len
     return values
@@ -324,9 +324,8 @@ def _check_multiplier(config: LayerConfig, yarn: YarnScaling) -> None:
     # vLLM 0.8.5 and SGLang 0.5.23 (`YaRNScalingRotaryEmbedding`) multiply YaRN's attention factor by it. transformers
     # 5.18 (`_compute_yarn_parameters`) and vLLM 0.33 (`get_rope`) do not read it.
     value = config.block.get(MULTIPLIER)
-    if config.block.mapping.get("apply_yarn_scaling") is False:
-        return  # it is the whole factor
-    if value is None or checks.positive(MULTIPLIER, value) == 1:
+    is_whole = config.block.mapping.get("apply_yarn_scaling") is False  # it is no multiplier then
+    if value is None or is_whole or checks.positive(MULTIPLIER, value) == 1:
         return
     own = yarn.resolved_attention_factor
     raise wrong_value(

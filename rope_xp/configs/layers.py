@@ -194,8 +194,6 @@ def _numbers_without_list(keys: Keys, listed: LayerList, layer: int | None, inte
     count = known or (0 if layer is None else layer + 1)
     if listed.otherwise == "interval":
         return [not interval or (index + 1) % interval for index in range(count)]
-    if listed.otherwise == "":
-        return [1] * count
     if layer is not None and known is None:
         raise wrong_value(f"num_hidden_layers must be given if layers are counted from the end; got {known}")
     return [(count - 1 - index) % 4 for index in range(count)]

@@ -224,11 +224,7 @@ def _is_whole(config: Config, model_type: str, parts: Config) -> bool:
         return False
     if config.get("text_config") is not None:
         raise wrong_type(f"text_config must be a mapping; got {type(config['text_config']).__name__}")
-    if model_type in FAMILIES or not parts:
-        return True
-    if "text" not in parts:
-        raise wrong_value(f"part must be one of {comma_separated(parts)} for model_type {model_type!r}; got None")
-    return False
+    return model_type in FAMILIES or not parts
 
 
 def _value_at(config: Config, path: str, *, flat: bool) -> object:

@@ -48,6 +48,7 @@ FACTORS = {"short_factor": [1.0] * 64, "long_factor": [4.0] * 64}
 LONG = {**FACTORS, "factor": 4.0, **ORIGINAL}
 MSCALES = {"short_mscale": 1.1, "long_mscale": 1.3}
 DEFAULT = {"rope_type": "default"}
+WITHOUT_OWN = {"apply_yarn_scaling": False}  # as vLLM 0.21 reads it
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 HEADS = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 8}
 FEW_HEADS = {"hidden_size": 64, "num_attention_heads": 4}
@@ -415,10 +416,25 @@ def test_what_a_family_means_for_each_layer():
                 assert from_config(config, layer=layer, **more) == value_of(embedding), row
 
 
+GLM_ORDER = {"mrope_section": [4, 2, 2], "mrope_interleaved_glm": True}
+OF_OTHER_KEYS = [
+    (llama(per_layer_config={"0": {"sliding_window": 8}}), half(base=5e5)),
+    (of("qwen2_vl_text", 16, rope_scaling=GLM_ORDER), half(16, 1e6, sections=Sections((4, 2, 2), "round_robin"))),
+    (of("grok1", 4, rope_type="yarn_log", scaling_factor=1.0, **ORIGINAL), half(4, None, inv_freq=(1.0, 0.01))),
+    (scaled("yarn", **YARN, **WITHOUT_OWN), half(base=5e5, scaling=YarnScaling(**YARN, attention_factor=1.0))),
+    (
+        scaled("yarn", **YARN, **WITHOUT_OWN, attn_factor=1.5),
+        half(base=5e5, scaling=YarnScaling(**YARN, attention_factor=1.5)),
+    ),
+]
+
+
 def test_keys_of_single_families():
     """Of the code in the checkpoints."""
     for row in ROWS["keys of families"]:
         assert read(row) == value_of(row["embedding"]), row
+    for config, wanted in OF_OTHER_KEYS:
+        assert from_config(config) == wanted, config
 
 
 def test_position_axes_are_named_in_the_order_of_positions():
@@ -734,7 +750,7 @@ WRONG += [
         "config": config,
         "options": options,
         "message": message,
-        "error": f"{'Type' if 'a bool' in message else 'Value'}Error",
+        "error": f"{'Type' if 'a bool' in message or 'a string' in message else 'Value'}Error",
     }
     for config, options, message in [
         (of("llava", hiden_size=64), {}, "hidden_size must have this spelling in the config; got 'hiden_size'"),
@@ -781,6 +797,16 @@ WRONG += [
             llama(rope_scaling={"x": 1}),
             {},
             "every key of rope_scaling must be known; got {'x': 1}; known keys are none",
+        ),
+        (of("gptj", n_embd=256, n_head=4, rotary=False), {}, "rotary must be true; got false"),
+        (of("esmfold2_atom_encoder", 32, num_uid_rope_pairs=17), {}, "must be at most 16, the pairs of a head; got 23"),
+        (bare("qwen"), {"seq_len": 9000}, "seq_length must be given for use_dynamic_ntk with seq_len; got None"),
+        (LLAMA, {"layer_type": 3}, "layer_type must be a string; got 3"),
+        (of("sam3"), {}, "part must be one of backbone; got None"),
+        (
+            scaled("yarn", **YARN, **WITHOUT_OWN, attn_factor=1.5, attention_factor=2.0),
+            {},
+            "rope_scaling must not contradict each other; got {'attention_factor': 2.0, 'attn_factor': 1.5}",
         ),
     ]
 ]
@@ -863,6 +889,8 @@ def test_a_file_that_does_not_exist(tmp_path, monkeypatch, name):
     assert len(str(raised.value)) < 1000
     with pytest.raises(FileNotFoundError, match=rf"got '{re.escape(str(tmp_path / 'config.json'))}', which does not"):
         from_config(tmp_path)
+    with pytest.raises(TypeError, match=rf"layer must be an int; got str \(in .*{re.escape(name[-30:])}\)$"):
+        from_config(name, layer="x")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])

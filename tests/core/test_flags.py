@@ -170,6 +170,11 @@ def test_vllm_merges_blocks_of_types_of_layers_into_a_part():
         flags = vllm(text_config={"rope_parameters": changes})
         ropes = [from_config(config, layer=layer, flags=flags) for layer in (0, 1)]
         assert [(rope.base, rope.scaling and rope.scaling.factor) for rope in ropes] == [(1e6, 4.0), (1e4, None)]
+    with pytest.raises(ValueError, match="text_config must be an object in flags; got 3"):
+        from_config(config, layer=0, flags=vllm(text_config=3))
+    with pytest.raises(ValueError, match=r"only blocks of layer types, .*, or none; got both: {'rope_theta': 1000.0}"):
+        flags = vllm(rope_parameters={**blocks, "rope_theta": 1e3})
+        from_config({"model_type": "gemma3_text", **text}, layer=0, flags=flags)
 
 
 def test_vllm_merges_into_a_part_of_a_part():
@@ -534,7 +539,14 @@ def test_known_names_are_not_harmless():
     assert not KNOWN & HARMLESS
 
 
-@for_each("row", ROWS["wrong flags"])
+NULL = {"rope_parameters": {"full_attention": {}, "sliding_attention": None}}
+WRONG = [
+    {"flags": "x" * (2**24 + 1), "message": "flags must have at most 16777216 characters; got 16777217"},
+    {"flags": vllm(**NULL), "message": "must have an object for each type of layers in flags; got [{}, None]"},
+]
+
+
+@for_each("row", [*ROWS["wrong flags"], *WRONG])
 def test_bad_input_is_one_clear_error(row):
     with pytest.raises((TypeError, ValueError), match=re.escape(row["message"])) as caught:
         from_config(LLAMA, flags=row["flags"])

@@ -176,6 +176,13 @@ def test_a_header_is_read_up_to_a_bound(tmp_path, counted, monkeypatch):
         from_config(path)
 
 
+def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, monkeypatch):
+    (tmp_path / "m.gguf").write_bytes(header()[:20])
+    monkeypatch.setattr(gguf_file.os, "fstat", lambda _: os.stat(__file__))
+    with pytest.raises(ValueError, match=r"m\.gguf must have all bytes of its header; got an end before them$"):
+        from_config(tmp_path / "m.gguf")
+
+
 # Each limit: bytes for a number of things, the greatest number, and what is said of one more.
 LIMITS = {
     "entries": (lambda n: header(entry_count=n), 2**14, "at most 16384 entries; got 16385"),

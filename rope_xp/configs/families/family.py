@@ -225,7 +225,10 @@ def frequencies_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Frequenci
     )
     pairs = head_dim // 2
     if 3 * each + index > pairs:
-        raise wrong_value(f"pairs of all axes must fit into {pairs}; got {3 * each + index}")
+        raise wrong_value(
+            f"3 * num_spatial_rope_pairs_per_axis + num_uid_rope_pairs must be at most {pairs}, the pairs of a head; "
+            f"got {3 * each + index}"
+        )
     rows = [geometric(spatial, 2 * each)] * 3 + [geometric(of_index, 2 * index)]
     return tuple(
         (0.0,) * (axis * each) + row + (0.0,) * (pairs - axis * each - len(row)) for axis, row in enumerate(rows)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -209,7 +208,7 @@ def _words(flags: object) -> list[str]:
             raise wrong_value(f"flags must be words as a shell has them; got {error} in {flags[:100]!r}") from None
     if not isinstance(flags, (list, tuple)) or not all(isinstance(each, str) for each in flags):
         raise wrong_type(f"flags must be a string or a list of strings; got {type(flags).__name__}: {flags!r:.100}")
-    return [os.fsdecode(each) for each in flags]
+    return list(flags)
 
 
 def _pairs(words: list[str]) -> list[tuple[str, str | None]]:
@@ -235,7 +234,7 @@ def _pairs(words: list[str]) -> list[tuple[str, str | None]]:
         word = following
     for name, _ in found:
         _check_known(name)
-    return [(name, value) for name, value in found]
+    return found
 
 
 def _check_known(name: str) -> None:

@@ -118,7 +118,8 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
             raise wrong_value(f"{metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.get(REPLACED)}")
         metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(REPLACED)}={metadata.get(REPLACED)}")
     factor = 1.0 if kind == "none" else factor
-    softmax = gguf.scales(metadata.architecture, factor, is_yarn=False)[1]
+    multiplier = _read_multiplier(metadata) if metadata.architecture in gguf.SCALES_SOFTMAX else 0.0
+    softmax = gguf.scales(metadata.architecture, factor, False, multiplier)[1]
     if softmax != 1.0:
         raise wrong_value(
             f"{metadata.key('rope.scaling.factor')} must be 1 without YaRN in this architecture, whose softmax "

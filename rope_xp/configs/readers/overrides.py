@@ -217,6 +217,9 @@ def _at(overrides: Config, part: Part, line: CommandLine, remarks: list[str]) ->
     for key in BLOCK_KEYS:
         if key in found and not isinstance(found[key], Mapping) and not _removes_block(found):
             raise wrong_value(f"{key} must be an object in flags; got {found[key]!r:.100}")
+        blocks = [*(found.get(key) or {}).values()]
+        if None in blocks and any(isinstance(each, Mapping) for each in blocks):
+            raise wrong_value(f"{key} must have an object for each type of layers in flags; got {blocks!r:.100}")
     if all(found.get(key) is not None for key in BLOCK_KEYS):
         raise wrong_value("rope_parameters or rope_scaling must be in flags, not both; got both")
     return found
