@@ -100,7 +100,7 @@ OF_ONE_FACTOR = ("factor", "attention_factor", "short_factor", "long_factor", "s
 
 
 def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tuple[int, int]:
-    to, lengths = checks.count("to", to), lengths_of(rope, trained_length)
+    to, lengths = checks.length("to", to), lengths_of(rope, trained_length)
     trained, longest = lengths.trained, lengths.longest
     if rope.base is None:
         raise wrong_value("the embedding must have a base, from which a rule computes; got inv_freq alone")
@@ -293,8 +293,8 @@ class Choices(Report):
         What each rule does.
     notes, warnings : tuple of str
         Remarks; and that a rule replaces a scaling with which the model may have been trained.
-    recommendation : Recommendation or None
-        None if no rule is possible.
+    recommendation : Recommendation
+        The rule to try first. "linear" is always possible.
     """
 
     trained: int
@@ -305,7 +305,7 @@ class Choices(Report):
     choices: tuple[Choice, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    recommendation: Recommendation | None
+    recommendation: Recommendation
 
     def sections(self) -> list[Section]:
         header = ("rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention")
@@ -313,7 +313,7 @@ class Choices(Report):
             Section("Warnings", self.warnings),
             Section(
                 f"Recommendation from {self.trained:,} to {self.to:,} tokens, a factor of {self.factor:g}",
-                Table((), _advice(self)) if self.recommendation else "No rule is possible.",
+                Table((), _advice(self)),
             ),
             Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
             Section(
@@ -329,8 +329,6 @@ class Choices(Report):
 def _advice(it: Choices) -> list[tuple[str, str]]:
     """The recommendation in six lines of 80 columns, if model types have short names."""
     found = it.recommendation
-    if found is None:
-        return []
     choice = next(each for each in it.choices if each.rule == found.rule)
     scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"
     cost = f"{found.changed} of {it.pairs} frequencies change too{scores}"
@@ -392,12 +390,10 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
     return Choices(trained, to, to / trained, pairs, incomplete, choices, tuple(notes), warnings, advice)
 
 
-def _recommendation(rope: Embedding, choices: tuple[Choice, ...]) -> Recommendation | None:
+def _recommendation(rope: Embedding, choices: tuple[Choice, ...]) -> Recommendation:
     possible = {each.rule: each for each in choices if each.rope is not None}
     present = [rule for rule in possible if METHODS[rule].scaling is type(rope.scaling)]
-    rule = next((each for each in (*present, "yarn", *possible) if each in possible), None)
-    if rule is None:
-        return None
+    rule = next(each for each in (*present, "yarn", *possible) if each in possible)
     found = possible[rule].rope
     pairs = zip(_of_short_texts(rope), _of_short_texts(found))
     changed = sum(abs(before - after) > 1e-9 * before for before, after in pairs)

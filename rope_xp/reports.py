@@ -73,9 +73,8 @@ def json_value(value: object) -> object:
         return {str(name): json_value(each) for name, each in value.items()}
     if isinstance(value, tuple) and (names := getattr(value, "_fields", ())):
         return json_value(dict(zip(names, value)))
-    if isinstance(value, (list, tuple)):
-        return [json_value(each) for each in value]
-    raise TypeError(f"to_dict: a field must be a number, a string, or a sequence or mapping of them; got {value!r}")
+    assert isinstance(value, (list, tuple))
+    return [json_value(each) for each in value]
 
 
 def short_repr(value: object) -> str:

@@ -264,6 +264,7 @@ def test_bad_sections():
     types = [
         (lambda: Sections(7), r"sizes must be a list or tuple of int; got 7"),
         (lambda: Sections((3, 2.0)), r"every size must be an int; got float"),
+        (lambda: Sections((1, 2), axis_of_section=3), r"axis_of_section must be a list or tuple of int; got 3$"),
         (lambda: Sections((1, 2), axis_of_section=(None, 0)), r"every axis_of_section must be an int; got NoneType"),
     ]
     assert_all_raise(raising(values, types))

@@ -223,7 +223,7 @@ def test_choices_are_text_markdown_and_a_dict():
     assert max(map(len, str(choices).splitlines())) <= 80
     of_yarn = choices.choices[3]
     row = ["yarn", of_yarn.kept, of_yarn.blended, of_yarn.interpolated, "1 to 8", of_yarn.new_angles, "1.20794"]
-    assert f"| {' | '.join(map(str, row))} |" in choices.to_markdown()
+    assert f"| {' | '.join(map(str, row))} |" in choices.to_markdown() == choices._repr_markdown_()
     found = json.loads(json.dumps(choices.to_dict()))
     assert (found["trained"], found["to"], found["factor"]) == (131_072, 1_048_576, 8.0)
     assert found["choices"][3]["rope"] == repr(of_yarn.rope) and found["choices"][5]["rope"] is None
@@ -295,6 +295,7 @@ def test_bad_extensions():
         (lambda: PLAIN.extend(TO), r"^RotaryEmbedding.extend: trained_length must be given, .*; got None"),
         (lambda: PLAIN.extend(TO, trained_length=0), r"trained_length must be at least 1 .*; got 0"),
         (lambda: by_hand(TRAINED), r"to must be greater than the trained length, 4096, .*need no change; got 4096"),
+        (lambda: by_hand(2**53), r"to must be at least 1 and below 2\*\*53; got 9007199254740992$"),
         (lambda: by_hand(100, "yarn"), r"greater than the trained length, 4096, .*; got 100"),
         (lambda: by_hand(TO, "pi"), r'extend: rule must be "linear" \(divides all .*; got \'pi\'$'),
         (lambda: by_hand(TO, "yam"), r"; got 'yam', similar to 'dynamic' and 'yarn'$"),
