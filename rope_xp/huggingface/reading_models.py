@@ -322,8 +322,9 @@ def _pairs(model: Module, config: PreTrainedConfig) -> Iterator[RotaryAttention]
         raise ValueError("it has no rotary module")
     of_config = {name: each for name, each in rotaries.items() if type(getattr(each, "config", None)) is type(config)}
     if not of_config:
-        kinds = sorted({type(getattr(each, "config", None)).__name__ for each in rotaries.values()})
-        raise ValueError(f"its rotary modules have a config of another part ({', '.join(kinds)})")
+        kinds = sorted({type(each.config).__name__ for each in rotaries.values() if hasattr(each, "config")})
+        found = f"a config of another part ({', '.join(kinds)})" if kinds else "no config"
+        raise ValueError(f"its rotary modules have {found}")
     attentions = [(name, each) for name, each in model.named_modules() if calls_apply_function(type(each))]
     if not attentions:
         raise ValueError("no attention calls an apply function")

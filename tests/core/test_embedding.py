@@ -152,6 +152,9 @@ def test_learned_values_can_be_shown(xp):
     rope = embedding(base=None, inv_freq=xp.array(np.ones(7), "float32"))
     assert repr(rope).startswith("RotaryEmbedding(head_dim=14, layout='half', inv_freq=")
     assert ("given as an array" in rope.describe()) == (xp.name != "numpy")
+    again = embedding(base=None, inv_freq=xp.array(np.ones(7), "float32"))
+    assert rope == rope and rope.replace(attention_factor=1.5) != rope
+    assert (rope == again) == (xp.name == "numpy")  # an array is equal only to itself
 
 
 def test_given_frequencies_stand_for_a_base(xp):

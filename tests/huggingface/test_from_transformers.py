@@ -167,6 +167,8 @@ class AcmeModel(PreTrainedModel):
         if config.mistake == "no model":
             raise RuntimeError("a part is missing")
         self.rotary_emb, self.attention = AcmeRotaryEmbedding(config), AcmeAttention(config)
+        if config.mistake == "no attention":
+            del self.attention
         if config.mistake == "two kinds":
             self.other = type("AcmeOtherAttention", (AcmeAttention,), {})(config)
             self.other.head_dim = 16
@@ -184,7 +186,8 @@ def test_a_family_of_tomorrow():
     found = from_transformers(AcmeConfig())
     expected = RotaryEmbedding(head_dim=12, layout="interleaved", rotary_dim=8, inv_freq=inv_freq)
     assert (found.head_dim, found.layout, found.rotary_dim, found.first_channel) == (12, "interleaved", 8, 0)
-    assert from_transformers(AcmeConfig(mistake="no model")) == found  # from its classes alone
+    for mistake in ("no model", "no attention"):
+        assert from_transformers(AcmeConfig(mistake=mistake)) == found  # from its classes alone
     assert from_transformers(AcmeConfig(mistake="own part")) == found
     typed = AcmeConfig(layer_types=["full_attention"])  # of which attentions do not know theirs
     assert from_transformers(typed, layer_type="full_attention") == found
@@ -345,6 +348,19 @@ def tiny(**changes):
     [
         (lambda: transformers.DINOv3ViTConfig(**LAYERS), {}, ValueError, "takes .*pixel_values.*, and not positions"),
         (lambda: transformers.BertConfig(**LAYERS), {}, ValueError, "has no rotary module"),
+        (
+            lambda: transformers.T5GemmaConfig(),
+            {},
+            ValueError,
+            r"have a config of another part \(T5GemmaModuleConfig\)$",
+        ),
+        (
+            lambda: transformers.Wav2Vec2ConformerConfig(**LAYERS, position_embeddings_type="rotary"),
+            {},
+            ValueError,
+            "Wav2Vec2ConformerModel: ValueError: its rotary modules have no config$",
+        ),
+        (lambda: transformers.LayoutXLMConfig(), {}, ValueError, "has no model for LayoutXLMConfig alone$"),
         (
             lambda: transformers.SmolLM3Config(num_hidden_layers=6, no_rope_layers=[0, 0, 0, 0, 0, 1]),
             {},

@@ -26,7 +26,10 @@ with warnings.catch_warnings():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from transformers.models.edgetam_video import modeling_edgetam_video
+    from transformers.models.evolla import modeling_evolla
+    from transformers.models.gptj import modeling_gptj
     from transformers.models.llama import modeling_llama
+    from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -42,10 +45,11 @@ from rope_xp.huggingface.apply import APPLY_SIGNATURES, ARRAY_NAMES, ROTATION_TO
 from rope_xp.huggingface.guard import PatchedType
 from rope_xp.huggingface.rewrite import APPLY_NAME
 from rope_xp.huggingface.rotary import Rotary, TableFormat
-from rope_xp.huggingface.same_tables import REFUSED
+from rope_xp.huggingface.same_tables import REFUSED, rotary_of
 from rope_xp.kernels.reference import Rotation
 
 torch.set_num_threads(1)
+HEADS = {"hidden_size": 32, "num_attention_heads": 2}
 MOVES = {"pos_embed_shift": 0.1, "pos_embed_jitter": 1.2, "pos_embed_rescale": 2.0}
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
 
@@ -480,6 +484,7 @@ BAD = [
     (sets(ATTENTION, Elsewhere()), CALLS_APPLY),
     (with_a_rotary_forward, NOT_OF_CLASS.format("LlamaRotaryEmbedding")),
     (sets(ROTARY, LlamaRotaryEmbedding), "LlamaRotaryEmbedding: its forward is not that of transformers"),
+    (lambda model: delattr(model.model.rotary_emb, "config"), "LlamaRotaryEmbedding: it has no config"),
     (
         lambda model: model.model.rotary_emb.register_parameter("scale", torch.nn.Parameter(torch.ones(1))),
         "LlamaRotaryEmbedding: it holds parameters",
@@ -555,6 +560,13 @@ def test_wrappers_before_and_after(first, wrap, one_process):
     by_name = dict(zip(their_gradients, ours, strict=True))  # which wrappers change
     assert compare.gradient_difference(by_name, their_gradients) <= GRADIENTS
     assert not any(isinstance(type(module), PatchedType) for module in unpatch(wrapped).modules())
+
+
+def test_a_module_of_another_class_since_patch_is_named(one_process):
+    model = patch(llama())
+    fully_shard(model.model.layers[0].self_attn, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(ValueError, match=r"^unpatch: every module must have the class that patch gave it; got .*Atten"):
+        unpatch(model)
 
 
 class Adapted(torch.nn.Module):
@@ -661,6 +673,39 @@ def test_another_apply_function_is_refused(monkeypatch, apply_rotary_pos_emb, re
     with pytest.raises(ValueError, match=rf"LlamaAttention: {reason}"):
         patch(model)
     assert tree(model) == before
+
+
+class OtherAttention(modeling_gptj.GPTJAttention):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+def test_other_code_beside_a_table_is_refused(monkeypatch):
+    model = build(FAMILIES["GPTJ"])
+    model.transformer.h[0].attn.__class__ = OtherAttention
+    with pytest.raises(ValueError, match="OtherAttention: its forward is not that of transformers"):
+        patch(model)
+    monkeypatch.setattr(modeling_gptj, "apply_rotary_pos_emb", lambda tensor, sin, cos: tensor)
+    with pytest.raises(ValueError, match=f"GPTJAttention: {DIFFERS}"):
+        patch(build(FAMILIES["GPTJ"]))
+
+
+def test_a_config_that_rotates_no_layer_is_refused():
+    config = transformers.FalconConfig(**{**HEADS, "num_hidden_layers": 1}, alibi=True)  # its model has a rotary module
+    with pytest.raises(ValueError, match="FalconRotaryEmbedding: the config rotates no layer"):
+        patch(transformers.FalconModel(config))
+
+
+@for_each(
+    "cls, config",
+    [
+        (modeling_qwen3_omni_moe.Qwen3OmniMoeRotaryEmbedding, modeling_qwen3_omni_moe.Qwen3OmniMoeCode2WavConfig),
+        (modeling_evolla.EvollaSaProtRotaryEmbedding, modeling_evolla.SaProtConfig),
+    ],
+)
+def test_a_module_whose_config_has_no_family_of_its_own(cls, config):
+    (rope,) = rotary_of(cls(config(**HEADS)))._ropes.values()
+    assert rope == RotaryEmbedding(head_dim=16, layout="half", base=10_000.0)
 
 
 def give_another_base(monkeypatch, *modes):

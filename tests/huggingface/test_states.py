@@ -136,6 +136,10 @@ def test_an_edit_raises_and_changes_nothing(name):
         with pytest.raises(AttributeError, match=NO_EDIT.format(".*")):
             edit(rotary_of(model), front)
         assert same(tensors_of(held), before)
+    own = rotary_of(model)  # attributes of a user's own stay possible
+    own.note = 1
+    own.register_parameter("own", None)
+    del own.note, own.own
     assert torch.equal(logits(model, inputs), right)
     assert torch.equal(logits(unpatch(model), inputs), theirs) and same(tensors_of(held), before)
 
