@@ -296,6 +296,8 @@ def test_layers_of_one_type_that_differ_have_numbers(run, file):
         ("sliding_attention", 10),
         ("full_attention", 2),
     ]
+    unrotated = {"position_embedding_type": "none", "num_query_groups": 2, "hidden_size": 64, "num_attention_heads": 4}
+    assert [each.rope for each in groups_of(unrotated, None, None)] == [None]
 
 
 def test_long_lists_are_not_read_once_for_each_layer(monkeypatch):

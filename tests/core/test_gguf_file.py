@@ -266,7 +266,7 @@ def test_every_architecture_of_the_gguf_package_is_listed_once():
 
 
 @pytest.mark.parametrize(
-    "architecture, layout", [("llama", "interleaved"), ("qwen2", "half"), ("bloom", None), (1, None)]
+    "architecture, layout", [("llama", "interleaved"), ("qwen2", "half"), ("bloom", None), ("bert", None), (1, None)]
 )
 def test_layout_of_an_architecture(architecture, layout):
     assert gguf_layout({"general.architecture": architecture}) == layout

@@ -25,7 +25,7 @@ maincoder minicpm mistral3 mistral4 neo-bert olmo plm smollm3 xverse
 
 # deepseek2-ocr has the type NORM but is rotated as NEOX (`src/models/deepseek2.cpp`).
 HALF = """
-afmoe apertus bailingmoe2 bert bitnet codeshell cogvlm dbrx deepseek2-ocr dots1 dream eurobert exaone exaone-moe
+afmoe apertus bailingmoe2 bitnet codeshell cogvlm dbrx deepseek2-ocr dots1 dream eurobert exaone exaone-moe
 exaone4 falcon falcon-h1 gemma gemma-embedding gemma2 gemma3 gemma3n gemma4 glm4moe gpt-oss gptneox grok grovemoe
 hunyuan-dense hunyuan-moe hunyuan_vl jais2 jina-bert-v3 lfm2 lfm2moe llada-moe mimo2 minicpm3 minimax-m2 modern-bert
 nemotron nomic-bert nomic-bert-moe olmo2 olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe plamo plamo2
@@ -33,8 +33,9 @@ plamo3 qwen qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwe
 smallthinker stablelm starcoder2 step35
 """
 
+# bert has the type NEOX, and learned positions (`src/models/bert.cpp`).
 NOT_ROTARY = """
-arwkv7 bloom clip gpt2 gptj jais jamba jina-bert-v2 kimi-linear mamba mamba2 mpt nemotron_h nemotron_h_moe refact
+arwkv7 bert bloom clip gpt2 gptj jais jamba jina-bert-v2 kimi-linear mamba mamba2 mpt nemotron_h nemotron_h_moe refact
 rwkv6 rwkv6qwen2 rwkv7 starcoder t5 t5encoder wavtokenizer-dec
 """
 

@@ -58,10 +58,9 @@ class File(NamedTuple):
     def require(self, key: str, rule: str = "") -> None:
         named = FLAGS.get(key, key) if self.are_flags else key
         if not (self.reads(named, rule) or (self.are_flags and self.reads(key, rule))):
-            is_still = self.reading is not None and not (self.reading.keys or self.reading.fixed)
             raise wrong_value(
                 f"{self.table.name} must read {named} for architecture {self.name!r}"
-                f"{f' with {rule}' if rule else ''}; got one that does not{', and rotates nothing' if is_still else ''}"
+                f"{f' with {rule}' if rule else ''}; got one that does not"
             )
 
 
