@@ -98,7 +98,7 @@ class Rotations(NamedTuple):
 
     @property
     def until(self) -> int | None:
-        """The first position whose angles do not follow; None if all do, or if these are no rotations."""
+        """The first position whose angles do not follow; None if all do, or if not even the first ones do."""
         if self.roundoff == inf:
             return None
         # Powers of two come first, because the frequencies follow from them.
@@ -115,7 +115,7 @@ class Rotations(NamedTuple):
                 rest = self.positions[~of & ~within]
                 return None if of.all() else int(min(rest if len(rest) else self.positions[~of]))
             of = self.positions < length
-        return 0
+        return None
 
 
 def channels_of(matrices: np.ndarray, roundoff: float) -> Channels:

@@ -100,9 +100,10 @@ class Identification(Report):
         if self.is_rotation is None:
             return "The function cannot be identified."
         if self.is_rotation:
-            why_not = [each for each in self.reasons if each.startswith("Not a rotary embedding: ")]
-            unexplained = "The function is a rotation, but no RotaryEmbedding explains it."
-            return f"The function is n{why_not[0][1:]}" if why_not else unexplained
+            for each in self.reasons:
+                if each.startswith("Not a rotary embedding: "):
+                    return f"The function is n{each[1:]}"
+            return "The function is a rotation, but no RotaryEmbedding explains it."
         return "The function is not a rotation."
 
     def _rows(self) -> list[tuple[str, str]]:

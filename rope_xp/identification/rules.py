@@ -97,6 +97,9 @@ class Target(NamedTuple):
     def widened(self, relative: np.ndarray) -> "Target":
         return self._replace(errors=self.errors + self.values * relative)
 
+    def times(self, numbers: float | np.ndarray) -> "Target":
+        return self._replace(values=self.values * numbers, errors=self.errors * numbers)
+
     def is_met_by(self, rule: Rule) -> bool:
         frequencies = np.asarray(rule.frequencies(self.rotary_dim))
         return bool((np.abs(frequencies - self.values) <= self.errors).all())
@@ -167,25 +170,25 @@ def _geometric(target: Target) -> Iterator[Rule]:
     factor, digits = _quotient(1.0, target.values[0], target.errors[0])
     if abs(target.values[0] - 1.0) <= target.errors[0]:
         factor, digits = 1.0, 0
-    base, of_base = _base(target, factor, len(target.values))
+    base, of_base = _base(target.times(factor), len(target.values))
     if factor >= 1.0 and 1.0 <= base < inf:
         scaling = None if factor == 1.0 else LinearScaling(factor=factor)
         yield Rule(base, scaling, digits + of_base)
 
 
-def _base(target: Target, factor: float, pairs: int) -> tuple[float, int]:
-    """The simplest base of the first pairs, whose frequencies are divided by `factor`, and its digits."""
-    return simplest(*_interval(target, factor, pairs)) if pairs > 1 and factor < inf else (inf, 99)
+def _base(target: Target, pairs: int) -> tuple[float, int]:
+    """The simplest base of the first pairs, and its digits."""
+    return simplest(*_interval(target, pairs)) if pairs > 1 else (inf, 99)
 
 
-def _interval(target: Target, factor: float, pairs: int) -> tuple[float, float]:
-    least, most = _bounds(target, factor)
+def _interval(target: Target, pairs: int) -> tuple[float, float]:
+    least, most = _bounds(target)
     return float(least[: pairs - 1].max()), float(most[: pairs - 1].min())
 
 
-def _bounds(target: Target, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(target: Target) -> tuple[np.ndarray, np.ndarray]:
     """The least and the greatest base of each pair but the first. A frequency may be as small as its error."""
-    w, error = target.values[1:] * factor, target.errors[1:] * factor
+    w, error = target.values[1:], target.errors[1:]
     power = -target.rotary_dim / (2 * np.arange(1, len(w) + 1))
     return (w + error) ** power, np.where(w > error, (w - error) ** power, 1e300)
 
@@ -197,7 +200,7 @@ def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
 def _proportional(target: Target, rotated: int) -> Iterator[Rule]:
     """A progression over the whole width, of which only the first pairs are rotated."""
     factor, digits = _quotient(1.0, target.values[0], target.errors[0])
-    base, of_base = _base(target, factor, rotated)
+    base, of_base = _base(target.times(factor), rotated)
     if factor >= 1.0 and 1.0 <= base < inf:
         part = rotated / len(target.values)
         shorter, of_part = simplest(part, (rotated + 1 - 1e-9) / len(target.values))  # it is rounded down to pairs
@@ -211,7 +214,7 @@ def _changed_base(target: Target, plain: list[Rule]) -> Iterator[Rule]:
     width = target.rotary_dim
     for rule in plain:
         if rule.scaling is None:
-            least, most = _interval(target, 1.0, len(target.values))
+            least, most = _interval(target, len(target.values))
             for factor in USUAL_FACTORS:
                 power = factor ** (width / (width - 2))
                 base, digits = simplest(least / power, most / power)
@@ -231,9 +234,8 @@ def _mixed(target: Target) -> Iterator[Rule]:
         factor, digits = simplest(least, most)
         if digits > FEW_DIGITS:
             continue
-        divisors = np.exp(log(factor) * (numbers / numbers[-1]) ** exponent)
-        unscaled = target._replace(values=target.values * divisors, errors=target.errors * divisors)
-        base, of_base = _base(unscaled, 1.0, len(numbers))
+        unscaled = target.times(np.exp(log(factor) * (numbers / numbers[-1]) ** exponent))
+        base, of_base = _base(unscaled, len(numbers))
         if digits + of_base <= FEW_DIGITS and base >= 1.0:
             scaling = MixedNTKScaling(factor=factor, mixed_b=exponent)
             yield Rule(base, scaling, digits + of_base)
@@ -390,18 +392,17 @@ def _yarn(target: Target, ramp: Ramp) -> Iterator[Scaling]:
     first, last = ramp.ends
     width = target.rotary_dim
     numbers, ends = np.arange(len(ramp.kept), dtype=float), (Interval(first, first), Interval(last, last))
-    if last - first == 2 and last == len(numbers):  # the ramp may end after the last pair
-        found = ramp.end_where_divided(numbers, first)
-        ends = ends[0], found or ends[1]
     if last - first > 2:
-        found = ramp.line(numbers)
-        if found is None:
-            return
-        ends = found
-    start, stop = (each.widened() for each in ends)
+        ends = ramp.line(numbers)
+    elif last - first == 2 and last == len(numbers):  # the ramp may end after the last pair
+        ends = ends[0], ramp.end_where_divided(numbers, first)
+    start, stop = ends or (None, None)
+    if start is None or stop is None:
+        return
+    start, stop = start.widened(), stop.widened()
     options = {"factor": ramp.factor, "attention_factor": _attention_factor(target, ramp.factor)}
     for begin, end in itertools.product(_integers_in(start), _integers_in(stop)):
-        if 0 <= begin < end <= width - 1:
+        if 0 <= begin < end:
             fast = Interval(float(begin) if begin else -inf, begin + 1 - 1e-9)
             slow = Interval(end - 1 + 1e-9, float(end) if end < width - 1 else inf)
             of_fast, of_slow = (_tokens_per_turn(each, ramp.base, width) for each in (fast, slow))

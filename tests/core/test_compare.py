@@ -71,6 +71,10 @@ MORE_MISTAKES = {
     ("attention factor", "sincos order"): (SCALED, lambda x, p: rotate(x, QUARTER - angles(p, YARN), factor=FACTOR**2)),
     ("base", "phase precision"): (ROPE, lambda x, p: rotate(x, angles(p, OTHER, "float32"))),
     ("frequencies", "width"): (ROPE, lambda x, p: rotate(x, angles(p, PLAIN[:8]))),
+    ("width", "frequencies"): (
+        ROPE,
+        lambda x, p: np.concatenate([x[:, :4], rotate(x[:, 4:], angles(p, geometric(dim=28)[:8]))], axis=-1),
+    ),
     ("layout", "offset", "width"): (ROPE, lambda x, p: rotate(x, angles(p + 1, NARROW), "interleaved")),
 }
 

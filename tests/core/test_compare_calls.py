@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
+from cases import for_each
 
 from rope_xp import LinearScaling, Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, assert_same, compare, identify
 
@@ -71,9 +72,19 @@ IRREGULAR = {
     "relative to the first": (lambda x, p: rotate(x, p - p[..., :1]), None, "do not begin with 0|follow neither"),
     "one token": (one_token_is_not_rotated, None, "one token alone"),
     "a far token": (far_tokens_alone_are_not_rotated, None, "one token alone gives another result at position 4,095"),
+    "later tokens": (
+        lambda x, p: rotate(x, p + (x.shape[-2] == 257) * (np.arange(x.shape[-2]) > 3)),
+        "seq dim",
+        "a long call gives another result at position 4 than a call with more tokens",
+    ),
     "the first batch row": (positions_of_the_first_batch_row, BATCHES, "depends on the batch row"),
     "heads reversed": (heads_reversed, BATCHES, "depends on the head"),
     "later heads": (later_heads_are_not_rotated, BATCHES, "differ along heads"),
+    "later heads in wide arrays": (
+        lambda x, p: later_heads_are_not_rotated(x, p) if x.ndim == 4 else rotate(x, p),
+        None,
+        "equal rows of x give results that differ along heads and seq",
+    ),
     "heads from 20 on": (partial(later_heads_are_not_rotated, first=20), BATCHES, "head 20"),
     "tables of an earlier call": (of_a_layer(False), None, "a second call|an earlier call"),
     "result of an earlier call": (of_a_layer(True), None, "same positions and another x"),
@@ -225,9 +236,10 @@ def test_yarn_without_its_factor_says_what_the_factor_would_be():
 
 
 def test_what_cannot_be_compared_is_not_said_to_differ():
-    report = compare(lambda x, p: 1 / 0, ROPE)
+    """Two reasons are named."""
+    report = compare(lambda x, p: x.reshape(["", (1,), (2,), (3,)][x.ndim - 1]) if x.ndim < 4 else 1 / 0, ROPE)
     assert (report.same, report.comparable, report.causes) == (False, False, ("unknown",))
-    assert "could not be compared" in report.summary
+    assert "could not be compared" in report.summary and len(report.problems) == 2
     with pytest.raises(AssertionError, match="could not be compared"):
         assert_same(lambda x, p: 1 / 0, ROPE)
     assert compare(ROPE, ROPE.replace(base=500.0)).comparable and compare(rotate, ROPE).comparable
@@ -296,10 +308,10 @@ def test_an_attention_factor_that_tables_in_half_precision_hide_is_no_cause():
     assert not report.same and "attention factor" not in report.causes
 
 
-@pytest.mark.parametrize("dtype, first", [("float16", 100), ("float16", 1000), (ml_dtypes.bfloat16, 100)])
-def test_one_more_from_a_position_on_is_no_rounding(dtype, first):
+@for_each("dtype, first, more", [("float16", 100, 1), ("float16", 1000, 8), (ml_dtypes.bfloat16, 100, -8)])
+def test_some_more_from_a_position_on_are_no_rounding(dtype, first, more):
     """Half-precision results hide what rounded phases would change, but those keep small positions as they are."""
-    report = compare(lambda x, p: rotate(x, p + (p >= first)).astype(dtype), ROPE, context=20_000)
+    report = compare(lambda x, p: rotate(x, p + more * (p >= first)).astype(dtype), ROPE, context=20_000)
     assert report.causes == ("unknown",) and report.first_position == first
 
 

@@ -291,6 +291,12 @@ FUNCTIONS = [
     (lambda x, p: good(x, p) ** 2, dict(is_rotation=False), "not linear"),
     (lambda x, p: good(x, p) + 1, dict(is_rotation=False), "not linear"),
     (of_every_position, dict(is_rotation=False), "not the sum of the results of its channels"),
+    # Wider arrays fail if they have negative numbers.
+    (
+        lambda x, p: good(x, p) if x.ndim == 2 or (x > 0.0).all() else None,
+        dict(rope=ROPE, shape="seq dim"),
+        "tested up to position 1,048,576",
+    ),
     # Cannot be called.
     (lambda x, p: good(x, p) + RANDOM.random(), dict(is_rotation=None), "Two equal calls give different results"),
     (lambda x, p: x[..., :4], dict(is_rotation=None, shape=None), r"changes the shape of x from \(7, 16\) to \(7, 4\)"),
@@ -322,7 +328,10 @@ def test_functions_that_are_not_what_they_should_be(fn, expected, words):
     """A report that says so in words, whatever the function does."""
     found = identify(fn, WIDTH)
     assert {name: getattr(found, name) for name in expected} == expected
-    assert re.search(words, " ".join(str(found).split()), re.IGNORECASE), found
+    text = " ".join(str(found).split())
+    assert re.search(words, text, re.IGNORECASE), found
+    relative = {None: "", True: "relative scores yes, at small positions", False: "relative scores no"}[found.relative]
+    assert relative in text and ("relative scores" in text) == bool(relative)
     assert found.rope is not None or found.confidence < 0.1
     assert max(map(len, str(found).splitlines())) <= 80 and json.loads(json.dumps(found.to_dict()))["reasons"]
 
@@ -401,8 +410,16 @@ def test_later_positions_with_the_last_row_of_a_table_are_not_low_precision(rows
     assert "a table may end before it" in found.reasons[0]
 
 
-def test_one_position_that_is_wrong_is_named():
-    found = identify(lambda x, p: good(x, p + (p == 100)), WIDTH)
+@pytest.mark.parametrize("change", [lambda x, p: p, lambda x, p: x[..., 12]])
+def test_one_position_that_is_wrong_is_named(change):
+    """Or a channel that is not rotated elsewhere."""
+
+    def fn(x, positions):
+        x, positions = np.array(x), np.array(positions)
+        change(x, positions)[positions == 100] += 1
+        return turned(x, angles_of(positions, FREQUENCIES[:4]), span=slice(0, 8))
+
+    found = identify(fn, WIDTH)
     assert (found.rope, found.confidence) == (None, 0.0)
     assert found.reasons[-1] == "At position 100, it is not the function that it is at other positions."
 
@@ -507,6 +524,7 @@ BOUNDS = [
     # The only pair is turned up to 200 times.
     (lambda x, p, n: turned(x, angles_of(p + n, [1.0]), span=slice(0, 2)), (1256, 1260), "offset", (1256, -2.920247)),
     (lambda x, p, n: good(x, p), (8, 2**31), "longest", (7, 2**31 - 1)),
+    (lambda x, p, n: good(x, p + n * (p == 100)), (1e-14, 1e-9), "rope", (ROPE, None)),
 ]
 for name, coarser, bits in (("exact", "float16 tables", 24), ("float16 tables", "bfloat16 tables", 11)):
     # One row of a matrix is longer, by twice as much as it differs from a rotation; or the results at a position.
@@ -517,13 +535,12 @@ for name, coarser, bits in (("exact", "float16 tables", 24), ("float16 tables", 
     BOUNDS[-2:] = [(*each, "precision", (name, coarser)) for each in BOUNDS[-2:]]
 
 
-@pytest.mark.parametrize("side", [0, 1])
-def test_bounds(side):
+def test_bounds():
     for fn, numbers, field, expected in BOUNDS:
-        number, value = numbers[side], expected[side]
-        options = {"seq_len": number} if number in (8, 2**31) else {}
-        found = identify(partial(fn, n=number), WIDTH, shape="seq dim", **options)
-        assert getattr(found, field) == value, (number, str(found))
+        for number, value in zip(numbers, expected):
+            options = {"seq_len": number} if number in (8, 2**31) else {}
+            found = identify(partial(fn, n=number), WIDTH, shape="seq dim", **options)
+            assert getattr(found, field) == value, (number, str(found))
 
 
 def test_slow_pairs_that_hardly_turn_are_no_pairs_of_frequency_0():

@@ -468,6 +468,7 @@ CHANGES = [
         "(a: 1 to 0.000316228 radians per token, given, reversed; b: 1 to 0.000316228 radians per token, given).",
     ),
     *((WIDE[: n // 2], 1.0, PLAIN, CUT.format(n)) for n in (8, 12)),
+    ([2.0], 1.0, PLAIN, f"2 to 2 radians per token, {CUT.format(2)}"),
     (WIDE, 1.0, HALF, "cause: width (a: 16 of 16 channels; b: 8 of 16 channels)."),
     (WIDE[:4], 1.0, HALF, "cause: frequencies (a: 1 to 0.0316228 radians per token, given; b: those of base 10,000)."),
     *((WIDE, n, PLAIN.replace(attention_factor=1.25), f"factor (a: {n:g}; b: 1.25).") for n in (1.0, 1.1386, 1.5625)),
@@ -477,7 +478,8 @@ CHANGES = [
 @pytest.mark.parametrize("how", ["exact", "float32 phases"])
 def test_what_a_function_changes_of_a_value(how):
     """The base and factors have as many digits as someone chose, also in float32."""
-    for w, factor, value, words in CHANGES:
+    digits = (geometric(10_000_010, 16), 1.0, PLAIN, "cause: base (a: 10,000,010; b: 10,000).")
+    for w, factor, value, words in [*CHANGES, *([digits] if how == "exact" else [])]:
         found = compare(function(w, factor=factor, **PRECISIONS[how]), value, context=4096, shape="seq dim")
         assert words in " ".join(found.summary.split()), found.summary
 
