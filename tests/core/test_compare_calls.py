@@ -237,7 +237,7 @@ def test_yarn_without_its_factor_says_what_the_factor_would_be():
 
 def test_what_cannot_be_compared_is_not_said_to_differ():
     """Two reasons are named."""
-    report = compare(lambda x, p: x.reshape(["", (1,), (2,), (3,)][x.ndim - 1]) if x.ndim < 4 else 1 / 0, ROPE)
+    report = compare(lambda x, p: {}[p] if x.ndim < 3 else x[..., :5] if x.ndim < 4 else 1 / 0, ROPE)
     assert (report.same, report.comparable, report.causes) == (False, False, ("unknown",))
     assert "could not be compared" in report.summary and len(report.problems) == 2
     with pytest.raises(AssertionError, match="could not be compared"):

@@ -140,7 +140,8 @@ def test_the_first_position_of_a_pair_is_found_without_trying_all(limit):
         first = _first_of_pair(size, other, start, step, limit)
         assert (first if first is not None and first < far.size else None) == (int(far.argmax()) if far.any() else None)
     # Where the limit is reached exactly, rounding says whether the next position is the first.
-    assert all(_first_of_pair(1.0, 1.0, 0.0, np.pi / 3 / n, 1.0) in (n, n + 1) for n in range(1, 200))
+    edge = 2 * np.arcsin(min(limit, 1.9) / 2)
+    assert all(_first_of_pair(1.0, 1.0, 0.0, edge / n, min(limit, 1.9)) in (n, n + 1) for n in range(1, 200))
     assert _first_of_pair(1.5, 1.0, 0.0, 0.0, 0.5) is None and _first_of_pair(1.5, 1.0, 0.0, 0.0, 0.49) == 0
 
 

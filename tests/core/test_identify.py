@@ -314,6 +314,10 @@ FUNCTIONS = [
     (growing(), dict(stateful=True, rope=None), "gives another result after a long one"),
     (by_length, dict(stateful=False, longest=4095, rope=ROPE), "frequencies depend on the largest position"),
     (lambda x, p: good(x, limited(p)), dict(longest=511, rope=ROPE), "raises AssertionError: position 1023 is bey"),
+    *(
+        (lambda x, p, n=n: good(x, limited(p, n)), dict(longest=n - 1, rope=ROPE), f"is beyond {n}")
+        for n in (2**16, 2**17, 2**20)
+    ),
     (lambda x, p: good(x, np.minimum(p, 511)), dict(longest=511, rope=ROPE), "at 512 the angles do not follow"),
     (
         lambda x, p: good(x, np.arange(x.shape[-2])),
@@ -506,6 +510,7 @@ def test_results_that_differ_by_more_than_roundings(where, shape, words):
             options = {"where": where, "longest": [], "more": most * factor, "dtype": dtype}
             found = identify(partial(times_a_little_more, **options), WIDTH, shape=shape, like=np.zeros(1))
             assert (words.lower() in " ".join(found.reasons).lower()) == is_said, (dtype, factor)
+            assert (found.shape is None) == (is_said and words.startswith("Two equal calls"))
 
 
 def part(x, positions, factor):
