@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
+from cases import for_each
 from errors import assert_all_raise, raising
 
 from rope_xp import (
@@ -220,7 +221,7 @@ ADVICE = {
 }
 
 
-@pytest.mark.parametrize("one", ADVICE, ids=["fails", "unknown", "two causes", "base"])
+@for_each("one", ADVICE)
 def test_advice_is_that_of_each_cause(one):
     report = compare(one, LLAMA, context=400, head_dim=128, shape="seq dim")
     assert list(report.advice) == ADVICE[one] and report.comparable == (one is not failing)
@@ -318,7 +319,7 @@ PAIRS = {
 PAIRS["direction"] = (*PAIRS["direction"][:3], PAIRS["direction"][1].swapaxes(-1, -2), False)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@for_each("name", PAIRS)
 def test_the_first_position_is_that_of_the_definition(name):
     a, matrices_a, b, matrices_b, scores_are_same = PAIRS[name]
     for report in (compare(a, b, context=600), compare(b, a, context=600)):
@@ -408,7 +409,7 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("words", FAILING)
+@for_each("words", FAILING)
 def test_a_function_that_is_no_rotation_is_reported_in_words(words):
     report = compare(FAILING[words], ROPE, like=np.zeros(1))
     assert words.lower() in report.summary.lower() and not report.same and len(report.summary) < 1000

@@ -99,7 +99,7 @@ IRREGULAR = {
 }
 
 
-@pytest.mark.parametrize("name", IRREGULAR)
+@for_each("name", IRREGULAR)
 def test_a_result_that_depends_on_the_call_is_never_the_same(name):
     """All other calls agree, so that only calls can be the cause. The report says which calls are different."""
     fn, shape, words = IRREGULAR[name]

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
+from cases import for_each
 
 from rope_xp import RotaryEmbedding, Sections, XPos, YarnScaling, compare, from_config
 from rope_xp.comparison.measures import _first_of_pair, change_at
@@ -127,7 +128,7 @@ def test_attention_of_large_scores_is_finite():
     assert 0.0 < compare(ROPE, ROPE.replace(attention_factor=40.0), context=50).attention_moved < 1.0
 
 
-@pytest.mark.parametrize("limit", [1e-3, 0.01, 0.5, 1.0, 1.9, 2.5])
+@for_each("limit", [1e-3, 0.01, 0.5, 1.0, 1.9, 2.5])
 def test_the_first_position_of_a_pair_is_found_without_trying_all(limit):
     """A pair of any sizes, whose angles differ by a start and a step, of which few positions may be far apart."""
     rng = np.random.default_rng(0)
@@ -140,8 +141,8 @@ def test_the_first_position_of_a_pair_is_found_without_trying_all(limit):
         first = _first_of_pair(size, other, start, step, limit)
         assert (first if first is not None and first < far.size else None) == (int(far.argmax()) if far.any() else None)
     # Where the limit is reached exactly, rounding says whether the next position is the first.
-    edge = 2 * np.arcsin(min(limit, 1.9) / 2)
-    assert all(_first_of_pair(1.0, 1.0, 0.0, edge / n, min(limit, 1.9)) in (n, n + 1) for n in range(1, 200))
+    edge = 2 * np.arcsin(min(limit, 1.0) / 2)
+    assert all(_first_of_pair(1.0, 1.0, 0.0, edge / n, min(limit, 1.0)) in (n, n + 1) for n in range(1, 200))
     assert _first_of_pair(1.5, 1.0, 0.0, 0.0, 0.5) is None and _first_of_pair(1.5, 1.0, 0.0, 0.0, 0.49) == 0
 
 
@@ -272,7 +273,7 @@ SUMMARIES = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "summary"), SUMMARIES)
+@for_each("changes, summary", SUMMARIES)
 def test_a_report_in_words(changes, summary):
     report = replace(REPORT, **changes)
     assert report.summary == summary
@@ -433,9 +434,8 @@ DIFFERENCES = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(DIFFERENCES)))
-def test_differences_in_words_and_the_earliest_first(number):
-    a, b, differences = DIFFERENCES[number]
+@for_each("a, b, differences", DIFFERENCES)
+def test_differences_in_words_and_the_earliest_first(a, b, differences):
     for one, other, order in ((a, b, 1), (b, a, -1)):
         report = compare(one, other, context=4096)
         found = {each.cause: "|".join((each.a, each.b)[::order]) for each in report.differences}
@@ -471,7 +471,7 @@ def test_the_sample_is_what_was_called():
         assert report.sample == (beyond if some else "")
 
 
-@pytest.mark.parametrize("n", [7, 8, 9, 100, 3000, 2**17 + 5])
+@for_each("n", [7, 8, 9, 100, 3000, 2**17 + 5])
 def test_a_table_that_ends_says_where(n):
     """In the words of the call at the first position without a result."""
 
@@ -515,7 +515,7 @@ REPORTS = {
 }
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@for_each("name", REPORTS)
 def test_the_whole_report_of_a_function(name):
     """What ignores positions is said to have been called in one shape, if none is stated."""
     fn, other, causes, first, problems = REPORTS[name]
@@ -532,7 +532,7 @@ def test_the_whole_report_of_a_function(name):
         assert tried.causes == causes and sorted(tried.problems) == sorted(expected)
 
 
-@pytest.mark.parametrize("size", range(1, 12))
+@for_each("size", range(1, 12))
 def test_a_right_function_is_the_same_below_any_context(size):
     assert compare(rotating(CHANGES["none"][0], 0), SMALL, context=size, shape="seq dim").same
     assert compare(counting, SMALL, context=size, shape="seq dim", positions_ignored=True).same

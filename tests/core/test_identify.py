@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
+from cases import for_each
 from errors import assert_all_raise, raising
 from rules import BASE, DIM, LLAMA, RULES, YARN_8K
 
@@ -163,7 +164,7 @@ ROUNDED = [(float32, "float32", where) for where in ("frequencies", "products")]
 ROUNDED += [(bfloat16, "bfloat16", where) for where in ("positions", "frequencies", "products")]
 
 
-@pytest.mark.parametrize("rounded, name, where", ROUNDED)
+@for_each("rounded, name, where", ROUNDED)
 def test_precision(rounded, name, where):
     """Of phases, and of tables in bfloat16 that belong to exact phases."""
 
@@ -327,7 +328,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize("fn, expected, words", FUNCTIONS, ids=[words[:40] for _, _, words in FUNCTIONS])
+@for_each("fn, expected, words", FUNCTIONS)
 def test_functions_that_are_not_what_they_should_be(fn, expected, words):
     """A report that says so in words, whatever the function does."""
     found = identify(fn, WIDTH)
@@ -498,7 +499,7 @@ def times_a_little_more(x, positions, where, longest, more, dtype):
     return (y * (1 + more * where(x, positions, longest))).astype(dtype)
 
 
-@pytest.mark.parametrize("where, shape, words", FACTORS, ids=[words[:30] for _, _, words in FACTORS])
+@for_each("where, shape, words", FACTORS)
 def test_results_that_differ_by_more_than_roundings(where, shape, words):
     """By 72 units of roundoff; of float16, of which all tables are made, by 8."""
     for dtype, most, near in (

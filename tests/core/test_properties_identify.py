@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import oracle
 import pytest
+from cases import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,7 +192,7 @@ def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, 
         assert "The angles of the axes do not add up to those of equal positions." in more.reasons
 
 
-@pytest.mark.parametrize("scale", [1.0, 1.001, 1.5, -1.0, 0.0])
+@for_each("scale", [1.0, 1.001, 1.5, -1.0, 0.0])
 def test_channels_that_are_multiplied_are_not_kept(scale):
     turn, factors = function(frequencies(100.0, 8), "half", slice(0, 8)), np.ones(WIDTH)
     factors[12] = scale
@@ -282,7 +283,7 @@ for shift in (1, -3, 0.25, 40_000, -7_000):
     STARTS += [(wrapped(shift * w), w, shift, words) for w in (W, -W, W[::-1])]
 
 
-@pytest.mark.parametrize("start, w, offset, words", STARTS, ids=str)
+@for_each("start, w, offset, words", STARTS)
 def test_angles_at_position_0(start, w, offset, words):
     found, why = start_of(Fitted(w, np.full(len(w), 1e-12), start, None), UNIT)
     assert (found, why) == (offset, words) and type(found) is type(offset)

@@ -8,13 +8,12 @@ shows in a change which sentences, numbers and calls it changes.
 
 import json
 import sys
-from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 from recorded import CALLED, FILE, PAIRS, PROGRAMS, of_calls, of_programs, of_values, text_of
-from test_identify_rules import HEAD, SEEDS, case, function, rule_in_words, targets, unusual_rules
+from test_identify_rules import HEAD, SEEDS, WIDTHS, case, function, rule_in_words, targets, unusual_rules
 
 from rope_xp import identify
 
@@ -27,9 +26,7 @@ found = {
         name: text_of(identify(function(w, factor=factor), 2 * len(w))) for name, w, factor in unusual_rules()
     },
     "rules of frequencies": {
-        name: rule_in_words(target)
-        for width, length in product((8, 20, 32, 128), (300, 8192))
-        for name, target in targets(width, length)
+        name: rule_in_words(target) for width, length in WIDTHS for name, target in targets(width, length)
     },
 }
 FILE.write_text(json.dumps(found, indent=0) + "\n")
