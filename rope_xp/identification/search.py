@@ -282,7 +282,6 @@ class Search:
         if angles.roundoff < COARSE or self.probe.axes > 1:
             return angles
         positions = spread(int(angles.positions.max()))
-        positions = positions[positions + angles.offset != 0]
         found = self._rotations_at(channels, positions)
         if found is not None:
             angles = angles._replace(frequencies=angles._replace(positions=positions, values=found.angle).narrowed())

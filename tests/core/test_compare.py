@@ -245,6 +245,8 @@ def test_a_report_says_which_positions_were_tried():
         report = compare(functions[name], rope, **options)
         assert report.same and report.sample.startswith(words) and bool(report.sample) == bool(words), (name, context)
         assert compare(rope, rope, context=context).sample == ""
+    wide = compare(lambda x, p: rotate(x, angles(p, LLAMA.inv_freq)), LLAMA, context=2**15 + 1, shape="seq dim")
+    assert wide.sample == f"{some}, and 1 beyond, in calls with at most 16,384 tokens."
 
 
 def test_frequencies_computed_in_float32_are_told_from_other_causes():

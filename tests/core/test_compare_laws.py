@@ -390,6 +390,7 @@ DIFFERENCES = [
         by_numbers(WIDE.replace(base=500.0, scaling=YARN), attention_factor=1.25),
         {"base": "10,000|500"},
     ),
+    (WIDE, WIDE.replace(base=10_000.001), {"base": "10,000|10,000"}),
     (WIDE, WIDE.replace(scaling=SOFT), {"scaling": f"none|{SOFT.describe()}"}),
     (
         WIDE.replace(phase="float32"),

@@ -1,5 +1,6 @@
 """identify gives back what a function was made of: random values, spans, offsets, dtypes and shapes, by the oracle."""
 
+import itertools
 from math import pi
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
 from rope_xp.identification.behaviour import Behaviour, Pair, aligned
-from rope_xp.identification.pairs import Fitted, rotations_of, start_of
+from rope_xp.identification.pairs import Fitted, rotations_of, start_of, why_no_rotation
 from rope_xp.identification.precision import wrapped
 from rope_xp.identification.probe import Probe
 from rope_xp.identification.search import identification_of
@@ -158,8 +159,10 @@ def test_what_is_no_rotation_is_not_called_one(seed, kind):
     st.sampled_from(["half", "interleaved"]),
     st.sampled_from([0, 4]),
     st.sampled_from([1.0, 1.25]),
+    st.sampled_from([1.0, 4.0]),
+    st.sampled_from(["float64", "float32"]),
 )
-def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, magnitude):
+def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, magnitude, factor, dtype):
     """As `rope_xp.huggingface` does with modules of several position axes."""
     rope = RotaryEmbedding(
         head_dim=first + sum(sizes) * 2,
@@ -167,7 +170,7 @@ def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, 
         layout=layout,
         base=5000.0,
         sections=Sections(sizes, order=order),
-        attention_factor=magnitude,
+        scaling=None if factor == 1.0 else LinearScaling(factor=factor),
     )
     rows, span = np.asarray(rope.inv_freq), slice(first, None)
 
@@ -175,15 +178,19 @@ def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, 
         angles = sum(np.asarray(p, np.float64)[:, None] * row for p, row in zip(positions, rows))
         result = np.array(x, np.float64)
         result[..., span] = magnitude * oracle.rotate(result[..., span], angles, layout)
-        return result
+        return result.astype(dtype)
 
     def identified(fn, axes):
         return identification_of(Probe(fn, rope.head_dim, shape="seq dim", axes=axes))
 
     found = identified(fn, len(sizes))
     assert found.rope.layout == layout and found.rope.first_channel == first
-    assert np.asarray(found.rope.inv_freq) == pytest.approx(rows, rel=1e-9)
+    assert np.asarray(found.rope.inv_freq) == pytest.approx(rows, rel=1e-9, abs=1e-12)
     assert found.rope.attention_factor == pytest.approx(magnitude) and found.rope.axes == len(sizes)
+    if factor == 1.0 or magnitude == 1.0:  # no value has a linear rule and an attention factor
+        expected = rope if magnitude == 1.0 else rope.replace(attention_factor=magnitude)
+        assert found.rope.replace(sections=rope.sections) == expected
+        assert found.rope.sections.axis_of_pair == rope.sections.axis_of_pair
     assert identified(lambda x, p: fn(x, [p] * len(sizes)), 1).rope.axes == 1
     # Together, positions of both axes are rotated by more than the sum of what each axis rotates alone.
     for times in (3, 1e-3):
@@ -262,6 +269,36 @@ def test_a_matrix_is_a_rotation_and_a_reflection():
     rest = blocks - np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
     np.testing.assert_allclose(rest @ rest.swapaxes(-1, -2), found.rest[..., None, None] ** 2 * np.eye(2), atol=1e-15)
     np.testing.assert_allclose(np.linalg.det(rest), -(found.rest**2))
+
+
+A = np.outer(np.arange(1.0, 40.0), [1.0, 0.1])
+ROTATED, REFLECTED, EDGE = [[1, -1], [1, 1]], [[1, 1], [1, -1]], 1.0 / 64
+GROWS, REFLECTS = "changes with the position, as XPos does for queries or keys alone", "such as (0, 1) are reflected"
+# Matrices of pairs that are no rotations, by how much they differ from a kind of them, in units of the tolerance.
+NO_ROTATIONS = {
+    GROWS: lambda n: (
+        np.exp(-A / 9)[..., None, None] * matrix(ROTATED, A) + n * EDGE * np.exp(-A.min() / 9) * matrix(REFLECTED, A)
+    ),
+    REFLECTS: lambda n: (1.0 + n * EDGE * np.eye(2)[0][:, None]) * matrix(REFLECTED, A),
+    "are reflected": lambda n: matrix(REFLECTED, A) + n * EDGE * matrix(ROTATED, pi / 2 - A),
+    "get the same sign of sin": lambda n: matrix([[1, 1], [1, 1]], np.stack([A, A + np.arcsin(n * EDGE)], -1)),
+}
+
+
+def matrix(signs, angles):
+    """Cosines and sines with these signs, in which each row may have angles of its own."""
+    angles = angles if angles.ndim == 3 else angles[..., None]
+    rows = np.broadcast_to(angles, (*A.shape, 2))[..., None] - np.array([[0.0, pi / 2], [pi / 2, 0.0]])
+    return np.cos(rows) * np.array(signs)
+
+
+@for_each("words, size", itertools.product(NO_ROTATIONS, (0.5, 1.0, 2.0)))
+def test_what_is_no_rotation_in_words(words, size):
+    """What is said on one side of a tolerance, and not on the other one."""
+    channels = SimpleNamespace(roundoff=0.0, inputs=np.array([[0, 1]]))
+    for n in (0.97, 1.04):
+        found = why_no_rotation(rotations_of(channels, np.arange(len(A)), size * NO_ROTATIONS[words](n)))
+        assert (words in found) == (n < 1.0), (n, found)
 
 
 W, UNIT = frequencies(5000.0, 8), 2.0**-24

@@ -94,7 +94,7 @@ CALLED = {
         Case(shape="batch seq heads dim", position_axes=(2,), dtype=np.float32, is_stated=True),
         Case(shape="heads seq dim", source=of_a_table, context=500),
         Case(planted=_planted("positions ignored"), context=500),
-        Case(planted=_planted("bfloat16 tables"), reference="wide", context=40_000),
+        Case(planted=_planted("bfloat16 tables"), reference="wide", context=200_000),
         Case(planted=_planted("grouped", 8), context=500),
         Case(planted=_planted("the number of the head"), shape="batch seq heads dim", is_stated=True, context=500),
         Case(reference="axes", shape="batch seq heads dim", position_axes=(2,)),
