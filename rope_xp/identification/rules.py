@@ -319,7 +319,7 @@ def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
     most = (unscaled / np.maximum(target.values - target.errors, 1e-300))[::-1]
     least, most = np.maximum.accumulate(least), np.minimum.accumulate(most)
     together = int(np.count_nonzero(least <= most))  # the slow pairs that one factor explains
-    factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, together // 2, 0))
+    factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, together // 2))
     of_paper = (target.magnitude + each * target.magnitude_error - 1.0 for each in (-1, 1))
     factors[simplest(*(exp(min(10.0 * each, 300.0)) for each in of_paper))] = None
     for factor, digits in factors:

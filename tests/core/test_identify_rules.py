@@ -226,7 +226,7 @@ def targets(width, length):
             "llama3 twice": (by_wavelength(short, 8, 1, 4, length), 1.0),
             "numbers": (longrope(base, width, 1.0 + np.arange(width // 2) ** 1.5), 1.0),
             "no end": (yarn(base, width, 2.0, 256 * length), 0.1 * log(2.0) + 1.0),
-            "a line": (np.maximum(1.0 - np.arange(width // 2) / 8, 0.5), 1.0),
+            "a line": (np.clip(1.125 - np.arange(width // 2) / 8, 0.5, 1.0), 1.0),
         }
         for number, (name, (w, magnitude)) in enumerate(rules.items(), width // 4 + length // 100 + (base > 1e4)):
             how, error = list(MEASURED.items())[number % 4]

@@ -152,10 +152,10 @@ def test_what_is_no_rotation_is_not_called_one(seed, kind):
     assert "The function is not a rotation." in str(found) or "cannot be identified" in str(found)
 
 
-@settings(max_examples=10)
+@settings(max_examples=20)
 @given(
     st.sampled_from([(8, 8), (4, 6, 6), (2, 8, 6)]),
-    st.sampled_from(["chunked", "round_robin"]),
+    st.sampled_from(["chunked", "round_robin", "axial", "axial_interleaved"]),
     st.sampled_from(["half", "interleaved"]),
     st.sampled_from([0, 4]),
     st.sampled_from([1.0, 1.25]),
