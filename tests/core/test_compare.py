@@ -533,6 +533,7 @@ def test_bad_arguments():
         (partial(compare, None, right), r"^compare: head_dim must be given, because no value states it; got None"),
         (partial(options, options=3), r"^compare: options must be a mapping .*; got int"),
         (partial(options, options={"layers": 3}), r"^compare: options must be arguments of from_config .*; got 'lay"),
+        (partial(compare, right, ROPE, positions_ignored="yes"), r"^compare: positions_ignored must be"),
         (partial(compare, right, ROPE, like=3), r"^compare: like must be an array; got int"),
     ]
     assert_all_raise(raising(values, types))

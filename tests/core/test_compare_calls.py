@@ -143,19 +143,6 @@ def test_a_counting_function_with_a_last_row_differs_from_there_on():
     assert "All positions below 131,072 were tried, and none beyond." in report.summary
 
 
-def test_a_function_that_ignores_positions_is_the_same_only_if_that_is_said():
-    def counting(x, positions):
-        return rotate(x, np.arange(len(x)))
-
-    report = compare(counting, ROPE)
-    assert (report.same, report.causes) == (False, ("calls",)) and "positions_ignored=True" in report.summary
-    assert_same(counting, ROPE, positions_ignored=True)
-    with pytest.raises(AssertionError, match="ignores positions"):
-        assert_same(counting, ROPE)
-    with pytest.raises(TypeError, match="compare: positions_ignored must be"):
-        compare(counting, ROPE, positions_ignored="yes")
-
-
 @pytest.mark.parametrize("first", [8, 32, 100])
 def test_rotation_that_begins_late_is_not_none(first):
     def late(x, positions):

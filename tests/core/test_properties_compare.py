@@ -219,26 +219,6 @@ def test_the_context_is_the_longest_that_is_known(one, other, which):
     assert f"{max(known):,}" in report.summary or report.first_position is not None
 
 
-def test_what_a_report_of_a_function_says_about_the_positions_that_were_tried():
-    def counting(x, positions):
-        return np.einsum("...c,...cd->...d", x, matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), range(len(x))))
-
-    def right(x, positions):
-        return np.einsum("...c,...cd->...d", x, matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), positions))
-
-    options = {"shape": "seq dim", "head_dim": WIDTH}
-    for context, beyond in ((2**15, ""), (2**15 + 1, "All positions below 32,768 were tried, and ")):
-        report = compare(right, A_ROPE, context=context, **options)
-        assert report.same and report.sample.startswith(beyond) and bool(report.sample) == bool(beyond)
-        tried = "positions that were tried" if beyond else "every position"
-        assert report.summary.startswith(f"The two agree at {tried} below {context:,}.")
-    for context, limit in ((2**12, ""), (2**16, ""), (2**17 + 1, "All positions below 131,072")):
-        report = compare(counting, A_ROPE, context=context, positions_ignored=True, **options)
-        assert report.same and report.sample.startswith(limit) and bool(report.sample) == bool(limit)
-    report = compare(counting, A_ROPE, context=100, **options)
-    assert not report.same and report.causes == ("calls",) and report.first_position is None
-
-
 @given(st.floats(0.3, 1.5), st.floats(0.3, 1.5), st.sampled_from([2.0, 8.0]))
 def test_scales_of_the_softmax_are_a_cause_of_their_own(one, other, factor):
     """That of DeepSeek: (0.1 mscale_all_dim log(factor) + 1) ** 2, which tables do not have."""
@@ -361,14 +341,3 @@ def test_neither_of_two_functions_has_a_value():
         assert (report.same, report.causes, report.comparable) == (False, ("unknown",), True)
         assert report.first_position == (first or 100)
     assert compare(squares, squares, **options).same
-
-
-@pytest.mark.parametrize("rows", [7, 8])
-def test_a_table_is_measured_if_it_has_eight_rows(rows):
-    def fn(x, positions):
-        table = matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), range(rows))
-        return np.einsum("...c,...cd->...d", x, table[positions])
-
-    report = compare(fn, A_ROPE, context=100, shape="seq dim", head_dim=WIDTH)
-    assert (report.same, report.causes) == (False, ("length",))
-    assert ("the function fails from position 8 on" in " ".join(report.problems).lower()) == (rows == 8)
