@@ -268,11 +268,10 @@ def compared(finding: Finding, context: int) -> int:
 
 def sample_of(findings: list[Finding], context: int) -> str:
     count = min(compared(each, context) for each in findings)
-    ignored = any(each.is_counting for each in findings)
-    if all(each.probe is None for each in findings) or (count == context and (ignored or context <= ALL_BELOW)):
+    if any(each.is_counting for each in findings):
+        return "" if count == context else f"All positions below {number(count)} were tried, and none beyond."
+    if count <= ALL_BELOW or all(each.probe is None for each in findings):
         return ""
-    if ignored or count <= ALL_BELOW:
-        return f"All positions below {number(count)} were tried, and none beyond." if ignored else ""
     head_dim = max(each.probe.head_dim for each in findings if each.probe)
     some = sum(map(len, positions_to_try(count, head_dim))) - ALL_BELOW
     in_calls = f"in calls with at most {number(longest_call(head_dim))} tokens"
