@@ -176,6 +176,9 @@ def test_off_by_one_on_three_axes_is_an_offset():
     assert (report.same, report.causes) == (False, ("offset",))
     assert report.differences[0].a == "positions + 1"
     assert_same(partial(fn, offset=0), rope, shape="seq dim", context=4096)
+    report = compare(partial(fn, offset=0), rope, shape="batch seq heads dim", context=4096)
+    words = "The function rotates along another axis of x than the tokens."
+    assert report.causes == ("axis",) and report.problems == (words,)
 
 
 LONG_YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
