@@ -4,6 +4,7 @@ Each function has an oracle of its own: rotation by complex numbers, and a mista
 """
 
 from functools import partial
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -118,7 +119,7 @@ def test_a_result_that_depends_on_the_call_is_never_the_same(name):
     assert found.rope is None or found.axis == "batch" or found.longest < 2001
 
 
-@pytest.mark.parametrize("shape", [None, "seq dim", "heads seq dim", BATCHES])
+@for_each("shape", [None, "seq dim", "heads seq dim", BATCHES])
 def test_a_right_function_is_the_same_in_all_calls(shape):
     assert_same(rotate, ROPE, context=4096, shape=shape)
     assert identify(rotate, HEAD_DIM, shape=shape).rope == ROPE
@@ -143,7 +144,7 @@ def test_a_counting_function_with_a_last_row_differs_from_there_on():
     assert "All positions below 131,072 were tried, and none beyond." in report.summary
 
 
-@pytest.mark.parametrize("first", [8, 32, 100])
+@for_each("first", [8, 32, 100])
 def test_rotation_that_begins_late_is_not_none(first):
     def late(x, positions):
         return np.where((positions >= first)[..., None], rotate(x, positions), x)
@@ -264,7 +265,7 @@ def test_bfloat16_tables_of_several_axes_are_not_exact():
     assert (report.same, report.causes) == (False, ("phase precision",))
 
 
-@pytest.mark.parametrize("change", [lambda p: p * (p >= 5000), lambda p: np.maximum(p - 100, 0)])
+@for_each("change", [lambda p: p * (p >= 5000), lambda p: np.maximum(p - 100, 0)])
 def test_what_begins_to_rotate_beyond_the_context_does_not_rotate(change):
     report = compare(lambda x, p: rotate(x, change(p)), ROPE, context=50)
     assert report.causes == ("rotation",) and "(a: not rotated; b: rotated)" in report.summary
@@ -310,7 +311,7 @@ def test_some_more_from_a_position_on_are_no_rounding(dtype, first, more):
     assert report.causes == ("unknown",) and report.first_position == first
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float16", 2.0**-8), ("float32", 1e-3)])
+@for_each("dtype, tolerance", [("float16", 2.0**-8), ("float32", 1e-3)])
 def test_bfloat16_angles_below_a_short_context(dtype, tolerance):
     """They change a unit score by 0.0078, of which the first trials see too little."""
     rope = ROPE.replace(scaling=LinearScaling(factor=4.0))
@@ -354,8 +355,7 @@ def test_tokens_from_the_10_000th_of_a_call_on_and_what_is_tried():
     assert "All positions below 32,768 were tried" in report.sample and "at most 32,768 tokens" in report.sample
 
 
-@pytest.mark.parametrize("context", [50, 500])
-@pytest.mark.parametrize("where", ["frequencies", "products"])
+@for_each("where, context", product(("frequencies", "products"), (50, 500)))
 def test_float16_frequencies_and_products_have_no_base_of_their_own(where, context):
     """Through results in float16, few positions are enough for another base, or for other numbers of YaRN."""
     for rope in (ROPE, RULED.replace(head_dim=HEAD_DIM), ROPE.replace(scaling=LinearScaling(factor=4.0))):
@@ -376,8 +376,7 @@ def test_identify_says_which_positions_were_tried():
     assert identify(lambda x, p: rotate(x, p * (p != 4000)), HEAD_DIM).rope is None
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("reverse", [True, False])
+@for_each("reverse, sign", product((True, False), (1.0, -1.0)))
 def test_sines_and_cosines_exchanged_in_both_directions(sign, reverse):
     """Reversed after they are exchanged, or before."""
 
@@ -402,7 +401,7 @@ def test_a_function_that_fails_in_no_call_is_not_judged_by_axes_that_it_has_not(
     assert report.same, report
 
 
-@pytest.mark.parametrize("limit", [10.0, 100.0])
+@for_each("limit", [10.0, 100.0])
 def test_results_that_are_limited_are_no_rotation(limit):
     def limited(x, positions):
         return np.clip(rotate(x, positions), -limit, limit)

@@ -593,9 +593,7 @@ def test_two_functions_that_round_their_tables_in_two_ways_differ_by_their_preci
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize(
-    "change, first", [(lambda p: p + 12 * (p == 3000), 3000), (lambda p: p.astype(np.float16).astype(int), 2049)]
-)
+@for_each("change, first", [(lambda p: p + 12 * (p == 3000), 3000), (lambda p: p.astype(np.float16).astype(int), 2049)])
 def test_behind_half_precision_numbers_are_those_of_the_results(change, first, dtype):
     """One position that is wrong, or half of them, may look like phases whose products are rounded, too."""
     w = np.array([0.1, 0.01])

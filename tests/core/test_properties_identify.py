@@ -161,8 +161,9 @@ def test_what_is_no_rotation_is_not_called_one(seed, kind):
     st.sampled_from([1.0, 1.25]),
     st.sampled_from([1.0, 4.0]),
     st.sampled_from(["float64", "float32"]),
+    st.booleans(),
 )
-def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, magnitude, factor, dtype):
+def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, magnitude, factor, dtype, reverse):
     """As `rope_xp.huggingface` does with modules of several position axes."""
     rope = RotaryEmbedding(
         head_dim=first + sum(sizes) * 2,
@@ -171,6 +172,7 @@ def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, 
         base=5000.0,
         sections=Sections(sizes, order=order),
         scaling=None if factor == 1.0 else LinearScaling(factor=factor),
+        reverse=reverse,
     )
     rows, span = np.asarray(rope.inv_freq), slice(first, None)
 
