@@ -180,6 +180,9 @@ def test_off_by_one_on_three_axes_is_an_offset():
     report = compare(partial(fn, offset=0), rope, shape="batch seq heads dim", context=4096)
     words = "The function rotates along another axis of x than the tokens."
     assert report.causes == ("axis",) and report.problems == (words,)
+    given, w = ROPE.replace(base=None, inv_freq=(0.3 + FREQUENCIES).tolist()), 0.3 + FREQUENCIES
+    report = compare(lambda x, p: oracle.rotate(x, p[:, None] * w, "half"), given, shape="batch seq heads dim")
+    assert not report.same and report.causes == ("axis",)
 
 
 LONG_YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
