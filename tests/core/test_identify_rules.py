@@ -358,6 +358,8 @@ def test_usual_exponents_and_parts():
     for part, factor in itertools.product((0.1, 0.25, 0.3, 0.5, 0.75), (1.0, 8.0)):
         rule = ProportionalScaling(partial_rotary_factor=part, factor=factor)
         assert_found(next(HOW), proportional(1e4, 128, part, factor), rule)
+    for base in (1.25, 1.75):
+        assert_found("exact", proportional(base, 64, 0.5), ProportionalScaling(partial_rotary_factor=0.5), base)
 
 
 @pytest.mark.parametrize("width, base", [(64, 5e5), (128, 1e6)])
