@@ -309,7 +309,7 @@ ARGUMENTS = {
     "identify": ("head_dim", "shape", "like"),
     "RotaryEmbedding.explain": ("context", "trained_length"),
     "RotaryEmbedding.extend": ("to", "rule", "trained_length", "short_factor", "long_factor"),
-    "RotaryEmbedding.to_config": ("target", "architecture", "engine_version", "layout", "seq_len"),
+    "RotaryEmbedding.to_config": ("target", "architecture", "engine_version", "layer_type", "layout", "seq_len"),
     "save": ("output", "kind", "context", "dark"),
     "phase_error": ("context",),
     **dict.fromkeys(("wavelengths", "scaling", "decay", "scores", "sections", "pair"), ("context",)),

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+import sentences
 from cases import for_each
 from configs import CONFIGS, ROWS
 
@@ -170,48 +171,17 @@ def test_reports_name_options():
     assert shown.to_dict() | {"warnings": []} == report.to_dict() | {"warnings": []}
 
 
-PLACE = {"layer": 1, "layer_type": "a", "part": "b", "seq_len": 2048, "layout": "half"}
-OF_FILE = "f --layer 1 --layer-type a --part b --seq-len 2K --layout half"
-VALUES = {
-    f"explain {OF_FILE} --context 1m --trained-length 4096 --flags x --json": {
-        "file": "f", **PLACE, "context": 2**20, "trained_length": 4096, "flags": "x", "as_json": True,
-    },
-    f"compare {OF_FILE} g --tolerance .5 --head-dim 8 --shape x --like numpy:int8 --positions-ignored": {
-        "a": "f", "b": "g", **PLACE, "tolerance": 0.5, "head_dim": 8, "shape": "x", "positions_ignored": True,
-    },
-    "identify f --head-dim 8": {"file": "f", "head_dim": 8},
-    f"extend {OF_FILE} --to 9 --rule yarn --for vllm --beta-fast 2 --factor 3 --truncate --mscale 1 --beta-slow .5": {
-        "file": "f", **PLACE, "to": 9, "rule": "yarn", "target": "vllm", "beta_fast": 2.0, "factor": 3.0,
-        "truncate": True, "mscale": 1.0, "beta_slow": 0.5,
-    },
-    "extend f --to 1 --no-truncate --short-mscale 1 --long-mscale 2 --short-factor numbers --long-factor numbers": {
-        "file": "f", "to": 1, "truncate": False, "short_mscale": 1.0, "long_mscale": 2.0, "short_factor": [1.0, 2.0],
-        "long_factor": [1.0, 2.0],
-    },
-    "extend f --to 1k --attention-factor 2 --mscale-all-dim 3 --low-freq-factor 4 --high-freq-factor 5 --json": {
-        "file": "f", "to": 1024, "attention_factor": 2.0, "mscale_all_dim": 3.0, "low_freq_factor": 4.0,
-        "high_freq_factor": 5.0, "as_json": True,
-    },
-    f"convert {OF_FILE} --to all --architecture a --engine-version 1": {
-        "file": "f", **PLACE, "target": "all", "architecture": "a", "engine_version": "1",
-    },
-    "plot f g -o x.svg --label a --label b --dark --kind pair": {
-        "files": ("f", "g"), "output": "x.svg", "labels": ("a", "b"), "dark": True, "kind": "pair",
-    },
-    "plot f -o x.svg": {"files": ("f",), "output": "x.svg", "kind": "wavelengths"},
-    "doctor --json": {"as_json": True},
-}  # fmt: skip
-
-
-@for_each("line", VALUES)
-def test_what_the_words_of_a_line_stand_for(line, files, monkeypatch):
-    monkeypatch.chdir(files)
-    name, *words = line.split()
+@for_each("row", ROWS["words of a line"])
+def test_what_the_words_of_a_line_stand_for(row, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("numbers").write_text("1 2")
+    name, *words = row["line"].split()
     given = app.commands[name].make_context(name, words).params
     like = given.pop("like", None)
     assert like is None or (type(like), like.dtype.name) == (np.ndarray, "int8")
     # Those that are not given are None, (), or False.
-    assert {key: value for key, value in given.items() if value or (key, value) == ("truncate", False)} == VALUES[line]
+    given = {key: value for key, value in given.items() if value or (key, value) == ("truncate", False)}
+    assert json.loads(json.dumps(given)) == row["given"]
 
 
 WRONG = [(f"{line} --to", value) for line in ("extend f", "convert f") for value in ("", "x", "0k", "1g", "9" * 16)]
@@ -233,12 +203,6 @@ def test_words_that_must_be_there(line):
         app.commands[name].make_context(name, words)
 
 
-@for_each("flag", ["--layer", "--layer-type", "--part", "--seq-len", "--layout"])
-@for_each("command", ["explain", "compare", "extend", "convert", "plot"])
-def test_every_command_that_reads_a_config_has_the_options_of_from_config(command, flag):
-    assert flag in {each for option in app.commands[command].params for each in option.opts}
-
-
 def test_positions_may_be_ignored_if_the_library_has_it():
     has = "positions_ignored" in inspect.signature(rope_xp.compare).parameters
     assert ("positions_ignored" in {each.name for each in app.commands["compare"].params}) == has
@@ -250,39 +214,15 @@ OF_PYTHON = (
 )
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """A folder with configs, good and bad ones."""
-    folder = tmp_path_factory.mktemp("files")
-    plain = CONFIGS["llama-2-7b"]
-    scaled = {name: {**plain, "rope_scaling": {"type": "linear", "factor": 2.0} | changes} for name, changes in {
-        "rule": {"type": "x"}, "factor": {"factor": 0.5}, "key": {"x": 1}}.items()}  # fmt: skip
-    names = {"plain": "llama-2-7b", "llama": "llama-3.1-8b", "gemma": "gemma-3-12b-it", "none": "baichuan2-13b-chat",
-             "dynamic": "internlm2-7b", "phi": "phi-3.5-mini-instruct", "nested": "deepseek-v4-flash"}  # fmt: skip
-    configs = {name: CONFIGS[config] for name, config in names.items()} | scaled
-    configs |= {"list": [1], "unnamed": {}, "unknown": {"model_type": "x", "hidden_size": 64}}
-    configs |= {"base": plain | {"rope_theta": -1}, "heads": plain | {"num_attention_heads": 7}}
-    configs["short"] = {key: value for key, value in plain.items() if key != "max_position_embeddings"}
-    texts = {f"{name}.json": json.dumps(config) for name, config in configs.items()}
-    texts |= {"empty.json": "", "text.json": "{a", "numbers": "1 2", "damaged.gguf": "GGUF" + 12 * "x"}
-    texts["damaged.safetensors"] = 20 * "x"
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-    return folder
-
-
-@for_each("row", ROWS["refused by the command"])
-def test_errors_of_the_command_name_the_file_and_nothing_of_python(files, row, monkeypatch, capsys):
-    """Bad input of each command that the library refuses, and the file that the error is about, if it is about one."""
-    monkeypatch.chdir(files)
-    words = row["line"].split()
-    assert run(words) == 2
-    text, error = capsys.readouterr()
-    assert (text, error.count("\n")) == ("", 1) and error.startswith("rope-xp: ") and len(error) < 1000
+@for_each("row", sentences.recorded(sentences.COMMANDS)["Errors of the command name the file and nothing of Python."])
+def test_errors_of_the_command_name_the_file_and_nothing_of_python(row):
+    """Bad input that the library refuses is one line, with the file that the error is about, if it is about one."""
+    command = app.commands[row["line"].split()[0]]
+    code, error = row["says"].splitlines()
+    assert code == "2" and error.startswith("rope-xp: ") and len(error) < 1000
     assert not re.search(OF_PYTHON, error.replace("'config.json'", "")) and row["file"] in error
     named = {*re.findall(r"(?<![\w-])--[a-z][\w-]*", error)} - OF_OTHERS
-    known = {flag for each in app.commands[words[0]].params for flag in (*each.opts, *each.secondary_opts)}
-    assert named <= known
+    assert named <= {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
     assert not re.search(r"(\S+\.\w+)\b.* \(for \1\)", error)  # it is named once
 
 

@@ -67,63 +67,6 @@ def test_wavelengths_are_those_of_the_formula_and_lengths_are_marked():
     assert [line.get_ydata()[0] for line in ax.lines if len(line.get_ydata()) == 2] == [*marks]
 
 
-def test_a_length_is_marked_once_and_has_all_its_names():
-    texts = {name: from_config(CONFIGS[name]) for name in ("llama-3.1-8b", "qwen2.5-7b-instruct-yarn", "internlm2-7b")}
-    ax = plot.wavelengths(texts, context=131_072)
-    assert [text.get_text() for text in ax.texts] == [
-        "trained length before scaling, 8,192",
-        "trained length, 32,768",
-        "length with scaling and context, 131,072",
-    ]
-    gemma = from_config(CONFIGS["gemma-3-12b-it"], layer_type="full_attention")
-    ax = plot.wavelengths(gemma, context=100_000)
-    assert [text.get_text() for text in ax.texts] == ["context, 100,000", "stated length, 131,072"]
-    assert [text.get_ha() for text in ax.texts] == ["left", "right"]  # they would overlap
-    for context, side in ((3 * 131_072 - 1, "right"), (3 * 131_072, "left")):
-        assert [text.get_ha() for text in plot.wavelengths(gemma, context=context).texts] == ["left", side]
-    assert [text.get_ha() for text in plot.wavelengths(PLAIN, context=1).texts] == ["left"]
-
-
-def test_position_axes_have_the_names_of_the_family():
-    rope = from_config(CONFIGS["ernie-4.5-vl-28b-a3b"])
-    assert [*lines_of(plot.sections(rope))] == ["time", "height", "width"]
-    assert [*lines_of(plot.wavelengths({"Ernie": rope}))][:3] == ["Ernie time", "Ernie height", "Ernie width"]
-    assert [*lines_of(plot.sections(AXES))] == ["axis 0", "axis 1", "axis 2"]
-
-
-def test_lengths_have_the_colour_of_their_curve():
-    """And that of texts, if several embeddings have them or none does."""
-    ax = plot.wavelengths({"a": from_config(CONFIGS["llama-3.1-8b"]), "b": from_config(CONFIGS["llama-2-7b"])})
-    curve = {label: line.get_color() for label, line in lines_of(ax).items()}
-    texts = {text.get_text().rpartition(", ")[2]: text.get_color() for text in ax.texts}
-    assert texts == {"4,096": curve["b"], "8,192": curve["a"], "131,072": curve["a"]} and len({*curve.values()}) == 2
-    marks = [line.get_color() for line in ax.lines if len(line.get_ydata()) == 2]
-    assert marks == [text.get_color() for text in ax.texts]
-    as_trained = CONFIGS["phi-3.5-mini-instruct"] | {"max_position_embeddings": 4096}
-    ax = plot.wavelengths(from_config(as_trained, seq_len=100))  # one embedding has the length twice
-    assert [text.get_text() for text in ax.texts] == ["trained length before scaling and length with scaling, 4,096"]
-    assert ax.texts[0].get_color() == ax.lines[0].get_color()
-    ax = plot.wavelengths({"a": PLAIN, "b": SCALED, "c": SCALED.replace(base=1e6)}, context=100)
-    assert {text.get_color() for text in ax.texts} == {plot.LOOKS["light"].ink}
-
-
-def test_both_lists_of_longrope_are_drawn():
-    phi = CONFIGS["phi-3.5-mini-instruct"]
-    for draw in (plot.wavelengths, plot.scaling, plot.decay):
-        lines = lines_of(draw({"Phi": from_config(phi)}))
-        assert [*lines][:2] == ["Phi, up to 4,096 tokens", "Phi, beyond 4,096 tokens"]
-    shares = {label: line.get_ydata() for label, line in lines_of(plot.scaling(from_config(phi))).items()}
-    for label, name in {"up to 4,096 tokens": "short_factor", "beyond 4,096 tokens": "long_factor"}.items():
-        np.testing.assert_allclose(shares[label], 1 / np.asarray(phi["rope_scaling"][name]), rtol=1e-12)
-    assert len(plot.scaling(from_config(phi, seq_len=8192)).lines) == 1
-    alike = phi["rope_scaling"] | {"long_factor": [*phi["rope_scaling"]["short_factor"]]}
-    assert len(plot.scaling(from_config(phi | {"rope_scaling": alike})).lines) == 1
-    assert [text.get_text() for text in plot.wavelengths(from_config(phi)).texts] == [
-        "trained length before scaling, 4,096",
-        "length with scaling, 131,072",
-    ]
-
-
 def test_colours_fit_the_page():
     """Lines and texts have a contrast of at least 3 with the page; an `ax` that is given keeps its own texts."""
     for name, look in plot.LOOKS.items():
@@ -158,12 +101,6 @@ def test_pictures_of_one_embedding_are_drawn_below_each_other(kind, tmp_path):
     plot.save(tmp_path / "a.svg", kind, dict(zip("ab", gemma)))
     text = (tmp_path / "a.svg").read_text()
     assert "<!-- a: " in text and "<!-- b: " in text
-
-
-def test_scaling_draws_shares_of_frequencies():
-    shares = plot.scaling(SCALED).lines[0].get_ydata()
-    assert (shares[0], shares[-1]) == (1.0, 0.125)
-    assert np.all(np.diff(shares) <= 0)
 
 
 def test_decay_is_the_mean_over_pairs_and_has_the_attention_factor():
@@ -204,11 +141,6 @@ def test_scores_and_pair_draw_cosines():
     assert plot.scores(PLAIN, distance=11).images[0].get_array().shape == (64, 12)
     tips = [text.xy for text in plot.pair(PLAIN, count=3).texts if not text.get_text()]
     np.testing.assert_allclose(tips, [(np.cos(p), np.sin(p)) for p in range(3)], atol=1e-12)
-
-
-def test_sections_show_the_axis_of_each_pair():
-    drawn = [line.get_xdata().tolist() for line in plot.sections(AXES).lines]
-    assert drawn == [list(range(16)), list(range(16, 40)), list(range(40, 64))]
 
 
 @pytest.mark.parametrize("dark", [False, True])

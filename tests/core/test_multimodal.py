@@ -93,38 +93,6 @@ def test_rows_of_a_batch_are_alone_in_it(name):
         np.testing.assert_array_equal(again.positions, found)
 
 
-def test_the_figure_of_the_paper():
-    found, delta = positions.qwen2_vl([2] * 12 + [0] * 4, video_grids=[[3, 4, 4]])
-    truth = [[0] * 4 + [1] * 4 + [2] * 4, [0, 0, 1, 1] * 3, [0, 1] * 6]
-    np.testing.assert_array_equal(found, [[*axis, 3, 4, 5, 6] for axis in truth])
-    assert delta == 7 - 16
-
-
-def test_text_after_a_video_does_not_overlap_it():
-    """Frames at 3, 13, 23, 33; text goes on at 34, and in transformers 5.18 at 5 though decoding goes on at 34."""
-    types = [0] * 3 + [2] * 16 + [0] * 3
-    options = {"video_grids": [[4, 4, 4]], "positions_per_second": 2, "seconds_per_grid": [5.0]}
-    for compat, text, delta in ((None, [34, 35, 36], 15), ("transformers", [5, 6, 7], 12)):
-        found = positions.qwen2_5_vl(types, **options, compat=compat)
-        np.testing.assert_array_equal(found.positions[0, 3:19], np.repeat([3, 13, 23, 33], 4))
-        np.testing.assert_array_equal(found.positions[:, 19:], [text] * 3)
-        assert found.delta == delta
-
-
-def test_neighbours_of_one_type():
-    """Images or frames without text between them fill one run of tokens."""
-    found = positions.qwen2_vl([1] * 6 + [0], [[1, 2, 4], [1, 4, 4]]).positions
-    np.testing.assert_array_equal(found, written_down([([0], 1, 2), ([0], 2, 2), 1])[0])
-    found = positions.qwen3_vl([2] * 6, video_grids=[[3, 2, 4]]).positions
-    np.testing.assert_array_equal(found, written_down([([0], 1, 2)] * 3)[0])
-    # GLM-Image: the tokens of an image that is being decoded are those of a longer prompt.
-    found = positions.qwen3_vl([0, 0, *[1] * 6, 0], [[1, 2, 3]], spatial_merge_size=1).positions
-    np.testing.assert_array_equal(found, written_down([2, ([0], 2, 3), 1])[0])
-    # Audio counts like text.
-    found = positions.qwen3_omni([0, 3, 3, 3, 1, 0], [[1, 2, 2]], positions_per_second=13).positions
-    np.testing.assert_array_equal(found, [[0, 1, 2, 3, 4, 5]] * 3)
-
-
 def test_times_lose_their_fraction_as_float32_does():
     """0.04 * 25 is one position per step in float64; the float32 nearest 0.04 is below it, their product is 1 again."""
     steps = np.arange(200)
@@ -182,21 +150,6 @@ def test_hunyuan(axes):
         np.testing.assert_array_equal(positions.hunyuan_vl(own, grids, axes=axes).positions, truth)
 
 
-def test_hunyuan_goes_on_by_index_after_an_image():
-    """Without an axis of indices, the positions of a last image are below its tokens'; transformers goes on there."""
-    prompt = [0, 0, 0, 1, 1, 1, 1], [[1, 4, 2]]
-    ours, theirs = (positions.hunyuan_vl(*prompt, axes=3, compat=each) for each in (None, "transformers"))
-    np.testing.assert_array_equal(ours.positions, theirs.positions)
-    assert ours.delta == 0 and theirs.delta == 3 - 7
-
-
-def test_hunyuan_images_of_a_batch_are_numbered_through_in_transformers():
-    types, grids = [[0, 1, 1, 0]] * 2, [[1, 2, 2]] * 2
-    assert (positions.hunyuan_vl(types, grids).positions[3, :, 1:3] == 0).all()
-    through = positions.hunyuan_vl(types, grids, compat="transformers").positions
-    np.testing.assert_array_equal(through[3, :, 1:3], [[0, 0], [1, 1]])
-
-
 def test_results_are_where_they_should_be(xp):
     like = xp.like()
     types, grids = [[0, 1, 1, 0], [2, 2, 0, 0]], ([[1, 2, 4]], [[1, 2, 4]])
@@ -246,69 +199,16 @@ def test_lists_hold_numbers_of_any_kind():
 
 
 def bad_calls(xp):
-    """Bad calls of the builders of this room: (call, error, what it must say)."""
-    qwen3, ernie = positions.qwen3_vl, positions.ernie4_5_vl
-    qwen, clock, hunyuan, prompt = positions.qwen2_vl, positions.qwen2_5_vl, positions.hunyuan_vl, positions.prompt
+    """Arrays that are not on the host, and infinite times. tests/goldens/examples.json has other bad arguments."""
+    qwen = positions.qwen2_vl
     other = xp.array(np.asarray([0, 1, 1]), "int32") if xp.name != "numpy" else array_api_strict.asarray([0, 1, 1])
-    image, video = [0, 1, 1], [2, 2, 0]
-    timed = {"video_grids": [[2, 2, 2]], "positions_per_second": 2}
-    values = [
-        (lambda: qwen([[0, 0], [0]]), r"token_types must have rows of equal length; got"),
-        (lambda: qwen([[[0]]]), r"1 or 2 axes; got shape \(1, 1, 1\)"),
-        (lambda: qwen([0, 4]), r"token_types must be 0 \(text\), .*; got 4"),
-        (lambda: qwen([-1, 0]), r"token_types must be 0 \(text\), .*; got -1"),
-        (lambda: qwen(image, mask=[1]), r"mask must have .*, \(3,\); got \(1,\)"),
-        (lambda: qwen(image), r"image_grids must have grids for all image tokens; got 2 "),
-        (lambda: qwen([0], [[1, 2, 2]]), r"grid of image_grids must have tokens; got 1"),
-        (lambda: qwen3([2, 0, 2], video_grids=[[3, 2, 2]]), r"^qwen3_vl: every grid of video_grids must .*; got 1"),
-        (lambda: qwen(image, [[1, 4, 4]]), r"whole grids of image_grids; got .*1 x 2 x 2 .* 2"),
-        (lambda: qwen(image, [[1, 2, 2]]), r"image_grids must have grids for all image tokens; got 1 "),
-        (lambda: qwen(video, [[1, 2, 4]]), r"video_grids must have grids for"),
-        (lambda: qwen(image, [[1, 2, 5]]), r"multiples of \(1, 2, 2\), in .*; got \[1, 2, 5\]"),
-        (lambda: ernie(video, [], [[3, 2, 2]]), r"^ernie4_5_vl: .* multiples of \(2, 2, 2\).*; got \[3, 2, 2\]"),
-        (lambda: qwen(image, [[0, 2, 2]]), r"image_grids must be positive .*; got \[0"),
-        (lambda: qwen(image, [[2, 4]]), r"\(grids, 3\), .*; got \(1, 2\)"),
-        (lambda: qwen(image, [1, 2, 4]), r"shape \(grids, 3\), .*; got \(3,\)"),
-        (lambda: qwen(image, spatial_merge_size=0), r"spatial_merge_size must be .* 1; got 0"),
-        (lambda: ernie(image, temporal_merge_size=0), r"temporal_merge_size must be at least 1; got 0"),
-        (lambda: qwen(image, compat="vllm"), r'compat must be "transformers" .*; got .vllm'),
-        (lambda: clock(video, video_grids=[[2, 2, 2]]), r"positions_per_second must be given"),
-        (lambda: clock(video, **{**timed, "positions_per_second": 0}), r"greater than 0"),
-        (lambda: clock(video, **timed, seconds_per_grid=[]), r"each of 1 videos; got 0"),
-        (lambda: clock(video, **timed, seconds_per_grid=[0.0]), r"seconds_per_grid must be .*0"),
-        (lambda: clock(video, **timed, seconds_per_grid=[float("nan")]), r"seconds_per_grid must be finite.*; got nan"),
-        (lambda: clock(video, **timed, seconds_per_grid=[1e9]), r"fit in int32; got 2 time steps"),
-        (lambda: hunyuan([0], axes=2), r"^hunyuan_vl: axes must be at least 3.*; got 2"),
-        (lambda: hunyuan([0, 2]), r"token_types must be .*; got 2 \(video\)"),
-        (lambda: hunyuan(image, [[2, 2, 2]]), r"one time step; got 2"),
-        (lambda: hunyuan(image, [[1, 4, 2]]), r"4 or 6 tokens for a grid of 2 x 1; got 2"),
-        (lambda: hunyuan(image), r"image_grids must have a grid for every run.*; got"),
-        (lambda: hunyuan([0], [[1, 2, 2]]), r"must have tokens; got 1"),
-        (lambda: prompt([-1]), r"a run of text must not be negative; got -1"),
-        (lambda: prompt([(1, -1, 2)]), r"height must not be negative; got -1"),
-        (lambda: prompt([([-1], 1, 2)]), r"times must be finite .*; got \[-1\]"),
-        (lambda: prompt([([np.inf], 1, 2)]), r"times must be finite .*; got \[inf\]"),
-        (lambda: prompt([([2**31], 1, 2)]), r"fit in int32; got 2147483648"),
-    ]
+    image = [0, 1, 1]
+    values = [(lambda: positions.prompt([([np.inf], 1, 2)]), r"times must be finite .*; got \[inf\]")]
     types = [
         (lambda: qwen(other), r"^qwen2_vl: token_types must be lists .*; got"),
         (lambda: qwen([other]), r"token_types must be .*on the host; got list"),
         (lambda: qwen(image, [other]), r"image_grids must be .*; got list of"),
         (lambda: qwen(image, [[1, 2, 4]], mask=other), r"mask must be .*; got"),
-        (lambda: qwen("011"), r"token_types must be lists .*; got .*str"),
-        (lambda: qwen(["0"]), r"token_types must be lists of numbers .*; got list of"),
-        (lambda: qwen([0.0, 1.0]), r"token_types must be integers; got float64"),
-        (lambda: qwen([True, False]), r"token_types must be integers; got bool"),
-        (lambda: qwen(0), r"token_types must be lists .*; got .*int"),
-        (lambda: qwen(image, mask=[1.0] * 3), r"mask must be booleans or integers; got float"),
-        (lambda: qwen(image, [[1.0, 2.0, 4.0]]), r"image_grids must be integers; got float64"),
-        (lambda: qwen(image, spatial_merge_size=2.0), r"spatial_merge_size must be an int; got"),
-        (lambda: clock(video, **timed, seconds_per_grid=["1"]), r"seconds_per_grid must"),
-        (lambda: prompt([2, "3"]), r"^prompt: a run must be .*; got '3'"),
-        (lambda: prompt([(2, 3)]), r"a run must be .*; got \(2, 3\)"),
-        (lambda: prompt(3), r"runs must be a sequence; got int"),
-        (lambda: prompt([("12", 1, 2)]), r"times must be lists .*; got .*str"),
-        (lambda: prompt([2], like=[1]), r"like must be an array; got list"),
     ]
     if xp.name == "jax":
         import jax

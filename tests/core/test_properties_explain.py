@@ -304,28 +304,6 @@ def test_errors_of_float32_are_in_the_text(context, inv_freq):
     assert (radians == 0.0) == (inv_freq[0] == 1.0 or context == 1)
 
 
-def test_notes_name_each_rule_that_is_not_possible():
-    plain_value = RotaryEmbedding(head_dim=16, layout="half", base=100.0)
-    assert plain_value.extend(200, trained_length=100).notes == (
-        "longrope needs `short_factor` and `long_factor`, two lists that a search with the model finds.",
-        "The factor of dynamic grows with the length: at 200 tokens, 2 divides the slowest frequency by 3. With "
-        "`factor`=1, it is divided by 2.",
-    )
-    part = plain_value.replace(scaling=ProportionalScaling(partial_rotary_factor=0.5))
-    report = part.extend(200, trained_length=100)
-    refused = [each.partition(" is not possible: ")[0] for each in report.notes[1:]]
-    assert refused == ["ntk", "dynamic", "yarn", "llama3", "longrope"]
-    assert report.notes[0].startswith("The embedding is scaled: ")
-    for row in table(report, "What each rule does to the pairs")[2:]:
-        if row[0] != "linear":
-            assert row[1:] == ["-"] * 6
-    first = table(report, "What each rule does to the pairs")[0]
-    assert first == ["rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention"]
-    legend = report.to_markdown().split("\n\n|  |  |\n| --- | --- |\n")[2]
-    assert legend.startswith("| kept | pairs whose frequency is not divided |")
-    assert "| divided by | the numbers by which frequencies are divided, least to greatest |" in legend
-
-
 def test_only_a_kernel_that_is_not_chosen_has_a_reason():
     """With `x`, the kernel that runs for it."""
     for kernel in ("reference", "fastest"):

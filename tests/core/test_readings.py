@@ -1,7 +1,12 @@
-"""What is read and written says what is recorded in `goldens/readings.json`, which `make_readings.py` writes."""
+"""What is read and written says what is recorded in `goldens`, which `make_readings.py` writes.
+
+`readings.json` has random cases, `examples.json` small ones below a sentence that each shows.
+"""
 
 import pytest
+import sentences
 from readings import of_family, recorded, text_of
+from sentences import MAKE
 
 from rope_xp.configs.families.model_types import FAMILIES
 
@@ -9,8 +14,8 @@ OF_FAMILIES = recorded()["families"]
 RECORDED = {
     (kind, number): text for kind, cases in recorded().items() if kind != "families" for number, text in cases.items()
 }
+EXAMPLES = sentences.recorded(sentences.EXAMPLES) | sentences.recorded(sentences.CHECKPOINTS)
 PARTS = 8
-MAKE = "if the change should say this: python tests/goldens/make_readings.py, and look at what changes in its file"
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -24,3 +29,8 @@ def test_what_is_said_of_a_case(part):
 def test_what_the_defaults_of_a_family_make(part):
     names = [*FAMILIES][part::PARTS]
     assert {name: of_family(name) for name in names} == {name: OF_FAMILIES.get(name) for name in names}, MAKE
+
+
+@pytest.mark.parametrize("sentence", EXAMPLES)
+def test_examples(sentence):
+    sentences.assert_said(EXAMPLES[sentence])

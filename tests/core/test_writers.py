@@ -13,12 +13,10 @@ from configs import CONFIGS, GOLDENS, ROWS, value_of, with_12_digits
 
 from rope_xp import (
     DynamicNTKScaling,
-    LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
     NTKScaling,
     RotaryEmbedding,
-    Sections,
     YarnScaling,
     from_config,
 )
@@ -64,7 +62,7 @@ def prepared(rope, target):
     rope = with_provenance(rope, replace(rope._provenance, layer_type=""))
     if target == "meta":
         return rope if rope.blocks > 1 else rope.replace(layout=INTERLEAVED), {}
-    if target in ("mlx", "vllm"):  # without a model type: test_mlx_classes.py and test_vllm.py have what each reads
+    if target in ("mlx", "vllm"):  # without a model type: test_mlx_classes.py has what each reads
         return with_provenance(rope, Provenance()), {}
     if target not in ("gguf", "llama.cpp"):
         return rope, {}
@@ -338,15 +336,6 @@ def assert_axolotl_gets_its_block(golden):
         assert written == {"overrides_of_model_config": {"rope_parameters": rope.to_config("transformers")}}
 
 
-def test_lm_studio_gets_a_base_and_the_inverse_of_a_factor():
-    assert half().to_config("lmstudio") == {"ropeFrequencyBase": 10_000.0}
-    linear = half(scaling=LinearScaling(factor=8.0)).to_config("lmstudio")
-    assert linear == {"ropeFrequencyBase": 10_000.0, "ropeFrequencyScale": 0.125}
-    ntk = half(scaling=NTKScaling(factor=4.0)).to_config("lmstudio")
-    assert ntk == {"ropeFrequencyBase": pytest.approx(10_000.0 * 4 ** (128 / 126))}
-    assert with_length("lmstudio", linear, 65_536) == {**linear, "contextLength": 65_536}
-
-
 WRITTEN_BY = {int: "add_uint32", float: "add_float32", str: "add_string", list: "add_array"}
 FILES = [golden for golden in ROTATED if golden["config"] in ("llama-3.1-8b", "deepseek-v3", "phi-3.5-mini-instruct")]
 
@@ -383,17 +372,10 @@ def half(head_dim=128, base=10_000.0, **options):
 
 
 YARN = {"factor": 4.0, "original_max_position_embeddings": 4096}
-LINEAR = {"rope_type": "linear", "factor": 4.0}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 LONGROPE = {"short_factor": (1.0, 1.1), "long_factor": (1.5, 4.0), "original_max_position_embeddings": 4096}
-QWEN, LLAMA, DEEPSEEK, PHI = ({"architecture": name} for name in ("qwen2", "llama", "deepseek2", "phi3"))
+QWEN, PHI = ({"architecture": name} for name in ("qwen2", "phi3"))
 PAIRED = {"layout": INTERLEAVED}
-
-
-@pytest.mark.parametrize("row", ROWS["not expressible"], ids=lambda row: f"{row['target']}: {row['message']}")
-def test_what_a_target_cannot_express(row):
-    with pytest.raises(ValueError, match=f"^RotaryEmbedding.to_config: .*{row['message']}"):
-        value_of(row["rope"]).to_config(row["target"], **row.get("arguments", {}))
 
 
 @pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
@@ -436,28 +418,6 @@ def test_a_rule_of_a_user_is_not_written_by_its_name(target):
         own.to_config(target)
 
 
-@pytest.mark.parametrize("row", ROWS["keys not read"], ids=lambda row: f"{row['target']}: {row['message']}")
-def test_keys_that_a_class_of_transformers_does_not_read(row):
-    rope = from_config({"hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4, **row["keys"]})
-    with pytest.raises(ValueError, match=rf"transformers [45]\.\d+\.\d+ must {row['message']}; got a class"):
-        rope.to_config(row["target"])
-
-
-def test_a_layout_that_a_class_of_transformers_does_not_have():
-    rope = from_config({"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4})
-    for target in ("transformers", "transformers4"):
-        with pytest.raises(ValueError, match=r"layout must be 'half' for model type 'llama' .*; got 'interleaved'"):
-            from_config(CONFIGS["llama-2-7b"], layout=INTERLEAVED).to_config(target)
-        assert rope.to_config(target)
-
-
-@pytest.mark.parametrize("target", ["transformers", "transformers4"])
-def test_a_model_type_that_transformers_does_not_have(target):
-    rope = from_config({"model_type": "chatglm", "hidden_size": 512, "num_attention_heads": 8, "kv_channels": 64})
-    with pytest.warns(UserWarning, match=r"whether transformers .* reads these keys for model type 'chatglm' is"):
-        rope.to_config(target)
-
-
 # Values that no golden has: a target, a value, and arguments of `to_config`.
 STATED = YarnScaling(**YARN, attention_factor=1.2, mscale_all_dim=0.7)
 OTHERS = [
@@ -497,27 +457,3 @@ def test_architectures_of_families_are_rotary():
     assert LONG in RotaryEmbedding(
         head_dim=4, layout=HALF, base=1e4, scaling=LongRopeScaling(**LONGROPE, factor=4.0)
     ).to_config("gguf", **PHI)
-
-
-@pytest.mark.parametrize("sizes", [(32,), (16, 16), (12, 10, 10), (12, 10, 5, 5)])
-def test_a_gguf_file_has_four_sections_of_which_the_last_may_be_empty(sizes):
-    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, sections=Sections(sizes))
-    written = rope.to_config("gguf", architecture="qwen2vl")["qwen2vl.rope.dimension_sections"]
-    assert written == [*sizes, *[0] * (4 - len(sizes))]
-
-
-@pytest.mark.parametrize("target, name", [("sglang", "sglang 0.5.23"), ("lmdeploy", "lmdeploy 0.18.0")])
-@pytest.mark.parametrize("model_type", ["orion", "llama"])
-@pytest.mark.parametrize("whole", [None, "llava", "of_tomorrow"])
-def test_a_model_type_whose_reading_is_not_known_is_warned_of(target, name, model_type, whole):
-    """By the name of the whole model, of which SGLang knows LLaVA."""
-    text = {"model_type": model_type, "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4}
-    config = text if whole is None else {"model_type": whole, "text_config": text}
-    known = {"llama", *(["llava"] if target == "sglang" else [])}
-    rope = from_config(config)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        rope.to_config(target)
-    wanted = f"whether {name} reads these keys for model type {whole or model_type!r} is not known"
-    assert [str(each.message) for each in caught] == ([] if (whole or model_type) in known else [wanted])
-    assert {each.filename for each in caught} <= {__file__}  # the line that calls the library

@@ -286,11 +286,6 @@ def test_unpatch_puts_back_right_numbers_after_memory_was_emptied(name, casts, b
     assert torch.equal(logits(ours, inputs), logits(theirs, inputs))
 
 
-def state_of(model):
-    """Classes and tensors of everything in a model, and its rotary modules."""
-    return [(name, type(each), id(each), sorted(vars(each))) for name, each in model.named_modules()]
-
-
 @for_each("name", [*MODELS, "GPTJ"])
 def test_unpatch_of_a_model_without_numbers(name):
     """Its frequencies and tables are in memory, with the casts that it had."""

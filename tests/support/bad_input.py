@@ -174,46 +174,17 @@ def arrays(xp, x):
 
 
 def embeddings():
-    """Bad arguments of embeddings."""
+    """Bad arguments of embeddings that are no numbers. tests/goldens/examples.json has others."""
     values = [
-        ({"layout": "neox"}, r"^RotaryEmbedding: layout must be .*; got 'neox'"),
-        ({"head_dim": 13}, r"head_dim must be even, at least 2; got 13"),
-        ({"head_dim": 0}, r"head_dim must be even, at least 2; got 0"),
-        ({"head_dim": 2**16 + 2}, r"head_dim must be at most 65536; got 65538"),
-        ({"rotary_dim": 5}, r"rotary_dim must be even.*; got 5"),
-        ({"rotary_dim": 16}, r"at most 14; got 16"),
-        ({"base": None}, r"base or inv_freq must be given; got neither"),
-        ({"base": 0.5}, r"base must be at least 1; got 0.5"),
-        ({"base": -1.0}, r"base must be at least 1; got -1"),
-        ({"base": 10**400}, r"base must be finite; got 1000"),
-        ({"base": float("nan")}, r"base must be finite; got nan"),
-        ({"base": 500.0, "inv_freq": ROPE.inv_freq}, r"must not contradict inv_freq .*; got base=500.0"),
-        ({"inv_freq": [1.0, 0.5]}, r"must not contradict inv_freq .*; got base="),
-        ({"base": None, "inv_freq": np.asarray(1.0)}, r"inv_freq must be a non-empty \(pairs\), .*; got shape \(\)"),
-        ({"base": None, "inv_freq": np.zeros((2, 0))}, r"non-empty \(pairs\), .*; got shape \(2, 0\)"),
-        ({"base": None, "inv_freq": np.ones((1, 1, 1, 2))}, r"non-empty \(pairs\), .*; got shape \(1, 1, 1, 2\)"),
-        ({"base": None, "inv_freq": []}, r"at least one number.*; got \[\]"),
-        ({"base": None, "inv_freq": [1.0] * 8}, r"fit into head_dim; got 8"),
-        ({"base": None, "inv_freq": [1.0] * 4, "rotary_dim": 10}, r"rotary_dim / 2.*; got 4"),
-        ({"base": None, "inv_freq": (1.0, 10**400)}, r"inv_freq must be below 65536"),
-        ({"base": None, "inv_freq": [1.0, float("inf")]}, r"inv_freq must be below 65536 .*; got"),
-        ({"base": None, "inv_freq": np.asarray([1.0, -65536.0])}, r"inv_freq must be below 65536 .*; got"),
-        ({"attention_factor": 0.0}, r"attention_factor must be greater than 0; got 0.0"),
-        (
-            {"base": None, "inv_freq": (((1.0,) * 7,) * 3,), "xpos": XPos()},
-            r"xpos must be given with one position axis",
-        ),
-        ({"phase": "fast"}, r"phase must be \"exact\" .*; got 'fast'"),
-        ({"kernel": "fast"}, r"^RotaryEmbedding: kernel must be .*; got 'fast'"),
+        (np.asarray(1.0), r"inv_freq must be a non-empty \(pairs\), .*; got shape \(\)"),
+        (np.zeros((2, 0)), r"non-empty \(pairs\), .*; got shape \(2, 0\)"),
+        (np.ones((1, 1, 1, 2)), r"non-empty \(pairs\), .*; got shape \(1, 1, 1, 2\)"),
+        (np.asarray([1.0, -65536.0]), r"inv_freq must be below 65536 .*; got"),
     ]
     kinds = ("1234", b"12", [True], {1.0}, {1.0: 2}, ["1"], np.ones(2, dtype=np.float16), np.ones(2, dtype=complex))
-    types = [
-        ({"head_dim": "14"}, r"head_dim must be an int; got str"),
-        ({"base": None, "inv_freq": ["a"]}, r"inv_freq must be a sequence of floats or an array; got \['a'\]"),
-        *(({"base": None, "inv_freq": kind}, r"inv_freq must be .*; got") for kind in kinds),
-    ]
+    types = [(kind, r"inv_freq must be .*; got") for kind in kinds]
     values, types = (
-        [(partial(embedding, **options), message) for options, message in rows] for rows in (values, types)
+        [(partial(embedding, base=None, inv_freq=kind), message) for kind, message in rows] for rows in (values, types)
     )
     types.append((lambda: RotaryEmbedding(head_dim=14, base=1e4), r"missing 1 .* keyword-only argument: 'layout'"))
     return raising(values, types)
@@ -224,19 +195,12 @@ def builders(xp):
     integers = xp.array(np.asarray([0, 3, 5]), "int32")
     least, greatest = np.asarray([-(2**31) - 1, 0]), np.asarray([0, 2**31 - 3], np.int32)
     values = [
-        (lambda: consecutive(-1), r"^consecutive: seq must not be negative; got -1"),
-        (lambda: consecutive(3, 2**31), r"fit in int32; got offset=2147483648"),
         (lambda: consecutive(3, integers[None, :]), r"no axis or one; got"),
         (lambda: consecutive(5, greatest), r"fit in int32; got offset=2147483645 and 5 tokens"),
         (lambda: from_cu_seqlens([0, 3, 5], total=6, like=integers), r"the last boundary, 5 .*; got 6"),
-        (lambda: from_cu_seqlens([0, 1000], total=1001), r"the last boundary, 1000 .*; got 1001"),
         (lambda: from_mask(np.asarray(True)), r"mask must have an axis of tokens; got none"),
         (lambda: context_parallel(8, np.asarray(5), 2), r"size=2; got 5"),
-        (lambda: from_lengths([2**31]), r"positions must fit in int32; got 2147483648 tokens"),
         (lambda: from_cu_seqlens(integers[:0], 4), r"cu_seqlens .*start with 0.*; got"),
-        (lambda: from_cu_seqlens([0, 3, 2]), r"never decrease; got \[0, 3, 2\]"),
-        (lambda: from_lengths([3, -1]), r"boundaries .* never decrease; got \[0, 3, 2\]"),
-        (lambda: from_lengths([3, 2], 4), r"total must be at least 5, the sum of lengths; got 4"),
         (lambda: from_cu_seqlens([*range(9999), 5]), r"got \[9993, .* 9998, 5\], from boundary 9993 on"),
         (lambda: from_lengths([3] * 10_000 + [-1, 7]), r"got \[29985, .*30000, 29999, 30006\], from boundary 9995 on"),
         (lambda: join(*[1] * 10_000), r"must be an array of positions; got \(1, 1, .* 1, 1\)"),
@@ -245,32 +209,14 @@ def builders(xp):
             r"times must be finite and not negative; got \[inf, .* inf\]",
         ),
         (lambda: grid(2, 3, axes=[9] * 10_000), r"axes of the grid, 0 to 1; got \[9, .* 9\]"),
-        (lambda: from_cu_seqlens([]), r"boundaries that start with 0 .*; got \[\]"),
         (lambda: from_lengths(integers[None, :], 4), r"one axis; got"),
         (lambda: from_lengths(integers[0], 4), r"lengths must have one axis; got shape \(\)"),
-        (lambda: context_parallel(7, 0, 2), r"divisible by 2.*; got 7"),
-        (lambda: context_parallel(6, 0, 2, zigzag=True), r"divisible by 4.*; got 6"),
-        (lambda: context_parallel(8, 2, 2), r"less than size=2; got 2"),
         (lambda: context_parallel(8, integers, 2), r"rank must have no axis"),
-        (lambda: context_parallel(8, 0, 0), r"size must be at least 1; got 0"),
-        (lambda: context_parallel(2**33, 1, 2), r"^context_parallel: .*int32; got 8589934592 tokens"),
         (lambda: context_parallel(xp.array(5, "int32"), 0, 1), r"seq must have a last axis .*; got shape \(\)"),
         (lambda: context_parallel(integers, 0, 2), r"last axis of seq must be divisible by 2.*; got 3"),
         (lambda: context_parallel(integers, 0, 3, cu_seqlens=[0, 6]), r"last axis of seq .* last boundary, 6; got 3"),
-        (lambda: context_parallel(12, 0, 2, cu_seqlens=[0, 8]), r"last boundary, 8 \(add .*padding\); got 12"),
-        (lambda: context_parallel(8, 0, 2, cu_seqlens=[0, 12]), r"seq must be the last boundary, 12; got 8"),
-        (lambda: context_parallel(8, 0, 2, cu_seqlens=[0, 3, 8]), r"divisible by 2, .*; got 3 tokens in sequence 0"),
-        (
-            lambda: context_parallel(8, 0, 2, zigzag=True, cu_seqlens=[0, 0, 2, 8]),
-            r"packed sequence must be divisible by 4, .* \(pad it\); got 2 tokens in sequence 1",
-        ),
-        (lambda: context_parallel(8, 0, 2, cu_seqlens=[4, 8]), r"start with 0.*; got \[4, 8\]"),
-        (lambda: context_parallel(8, 0, 2, cu_seqlens=[0, 8, 4]), r"never decrease; got \[0, 8, 4\]"),
         (lambda: context_parallel(8, 0, 2, cu_seqlens=integers[None, :]), r"cu_seqlens must have one axis"),
         (lambda: context_parallel(8, 0, 2, cu_seqlens=integers[:0]), r"cu_seqlens .*start with 0.*; got"),
-        (lambda: grid(), r"^grid: .*; got none"),
-        (lambda: grid(2, -1), r"must not be negative; got -1"),
-        (lambda: grid(*[1] * 32), r"^grid: at least one size is required, and at most 31; got 32"),
     ]
     if xp.name == "jax":
         ends = r"^consecutive: positions must fit in int32; got offset=2147483646 and 3 tokens"
@@ -293,19 +239,11 @@ def builders(xp):
             (lambda: context_parallel(8, 0, 2, cu_seqlens=integers), r"divisible by 2, .*; got 3 tokens in sequence 0"),
         ]
     types = [
-        (lambda: consecutive(2.0), r"seq must be an int; got float"),
         (lambda: from_mask(np.ones(3, dtype=bool), like="a"), r"^from_mask: like must be an array; got str"),
-        (lambda: from_lengths([[1, 2]]), r"lengths must be a sequence of int .*; got \[\[1, 2\]\]"),
         (lambda: from_mask(xp.array(np.ones(3), "float32")), r"^from_mask: .*float32"),
         (lambda: from_lengths([1.5] * 10_000), r"lengths must be a sequence of int .*; got \[1.5, .* 1.5\]"),
         (lambda: grid(2, 3, axes=[0.5] * 10_000), r"axes must be a sequence of int; got \[0.5, .* 0.5\]"),
         (lambda: prompt([[1] * 10_000]), r"a run must be an int or .*; got \[1, .* 1\]"),
-        (lambda: from_lengths([1.5]), r"lengths must be a sequence of int.*; got \[1.5\]"),
-        (lambda: from_lengths(None), r"lengths must be a sequence of int.*; got None"),
-        (lambda: from_cu_seqlens("034"), r"cu_seqlens must be a sequence of int.*; got '034'"),
-        (lambda: grid(2, like=[1]), r"like must be an array; got list"),
-        (lambda: context_parallel(8.0, 0, 2), r"^context_parallel: seq must be an int or an array; got float"),
-        (lambda: context_parallel(8, 0.5, 2), r"rank must be"),
         *(
             (partial(call, each), r"^\w+: \w+ must be an array of integers .*; got float")
             for each in (np.ones(3), xp.array(np.ones(3), "float32"))

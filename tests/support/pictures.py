@@ -8,32 +8,26 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+from configs import CONFIGS, value_of
 from matplotlib.colors import to_hex
 
-from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, plot
+from rope_xp import from_config, plot
 
 GOLDEN = Path(__file__).parents[1] / "goldens/pictures.json"
-PLAIN = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
-LLAMA3 = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
-SCALED = PLAIN.replace(base=5e5, scaling=LLAMA3)
-SECTIONS = Sections((16, 24, 17, 3, 2, 1, 1), order="chunked")
-AXES = PLAIN.replace(base=1e6, sections=SECTIONS)
-SEVERAL = {str(pairs): RotaryEmbedding(head_dim=2 * pairs, layout="half", base=1e4) for pairs in range(2, 10)}
-# The picture, the embeddings, and lengths.
-PICTURES = {
-    "wavelengths": ("wavelengths", {"a": PLAIN, "b": SCALED}, {"context": 50_000}),
-    "wavelengths, one": ("wavelengths", SCALED, {}),
-    "wavelengths, several": ("wavelengths", SEVERAL, {"context": 6}),
-    "scaling": ("scaling", SCALED, {}),
-    "decay": ("decay", {"a": PLAIN, "b": SCALED}, {}),
-    "decay, near": ("decay", PLAIN, {"distance": 300}),
-    "phase-error": ("phase-error", PLAIN, {}),
-    "phase-error, all": ("phase-error", PLAIN, {"context": 2**24}),
-    "scores": ("scores", PLAIN, {}),
-    "sections": ("sections", AXES, {}),
-    "pair": ("pair", PLAIN, {}),
-    "pair, another": ("pair", PLAIN, {"index": 1, "count": 3}),
-}
+RECORDED = json.loads(GOLDEN.read_text())
+# The kind of each picture, its embeddings, which are written as Python does or read from a config, and lengths.
+PICTURES = RECORDED["pictures"]
+
+
+def made(rope):
+    """An embedding, or several with their labels."""
+    if isinstance(rope, str):
+        return value_of(rope)
+    if "config" in rope:
+        return from_config(CONFIGS[rope["config"]] | rope.get("changes", {}), **rope.get("options", {}))
+    return {label: made(each) for label, each in rope.items()}
+
+
 # Of artists: what their methods `get_...` return. Of ticks, which matplotlib places, only the first.
 SEEN = (
     *("text", "position", "ha", "va", "fontsize", "fontweight", "color", "alpha", "visible", "zorder", "linestyle"),
@@ -95,7 +89,7 @@ def plain(value):
 
 def drawn(name):
     kind, ropes, lengths = PICTURES[name]
-    return seen(plot.PICTURES[kind](ropes, **lengths).figure)
+    return seen(plot.PICTURES[kind](made(ropes), **lengths).figure)
 
 
 def styles():
@@ -105,4 +99,5 @@ def styles():
 
 if __name__ == "__main__":
     matplotlib.use("agg")
-    GOLDEN.write_text(json.dumps({"styles": styles()} | {name: drawn(name) for name in PICTURES}, indent=0) + "\n")
+    found = {"pictures": PICTURES, "styles": styles()} | {name: drawn(name) for name in PICTURES}
+    GOLDEN.write_text(json.dumps(found, indent=0) + "\n")

@@ -35,75 +35,18 @@ from rope_xp.configs.readers import gguf_file
 from rope_xp.configs.readers.command_line import command_line
 
 FILE = Path(__file__).parents[1] / "goldens" / "readings.json"
+# What is drawn from: lists of values, rules, keys and words.
+DRAWN = json.loads((FILE.parent / "draws.json").read_text())
 ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
 ABOUT = re.compile(
     "rope|rotary|yarn|theta|base|head|dim|layer|position|type|scal|window|pattern|partial|section|length|spatial"
 )
-NUMBERS = [
-    0,
-    1,
-    2,
-    3,
-    4,
-    8,
-    16,
-    64,
-    1024,
-    4096,
-    8192,
-    2**17,
-    0.0,
-    0.25,
-    0.5,
-    1.0,
-    1.5,
-    2.0,
-    4.0,
-    1e4,
-    5e5,
-    1e6,
-    -1,
-    -0.5,
-]
-OTHERS = [
-    None,
-    True,
-    False,
-    "",
-    "x",
-    "yarn",
-    "default",
-    [],
-    {},
-    [1],
-    [0, 1, 0],
-    [1.0] * 4,
-    1e30,
-    10**20,
-    16_384,
-    16_385,
-]
 PAIRS = (4, 8, 16, 32, 48, 64)
 
 
 def block(draw, width=None):
     """A rule, with some of its parameters."""
-    rule = draw.choice(
-        [
-            "linear",
-            "dynamic",
-            "ntk",
-            "yarn",
-            "yarn",
-            "deepseek_yarn",
-            "llama3",
-            "longrope",
-            "su",
-            "mrope",
-            "proportional",
-            "default",
-        ]
-    )
+    rule = draw.choice(DRAWN["rules"])
     factor, length = draw.choice([1.0, 1.5, 2.0, 4, 8.0, 40.0]), draw.choice([1, 1024, 4096, 8192, 32_768])
     found = {draw.choice(["rope_type", "rope_type", "type"]): rule}
     pairs = (width or 2 * draw.choice(PAIRS)) // 2
@@ -116,21 +59,8 @@ def block(draw, width=None):
     may |= {"short_mscale": 1.2, "long_mscale": 1.3, "mixed_b": 0.5, "max_trained_positions": draw.choice([4096, 8192])}
     may |= {"partial_rotary_factor": draw.choice([0.25, 0.5, 1, 1.0]), "mrope_section": [2, 1, 1], "finetuned": True}
     may |= {"mrope_interleaved": draw.random() < 0.5, "apply_yarn_scaling": draw.random() < 0.5}
-    needed = {
-        "yarn": {
-            "factor": 0.95,
-            ORIGINAL: 0.8,
-            "beta_fast": 0.3,
-            "beta_slow": 0.3,
-            "mscale": 0.3,
-            "mscale_all_dim": 0.3,
-        },
-        "llama3": dict.fromkeys(("factor", "low_freq_factor", "high_freq_factor", ORIGINAL), 0.95),
-        "longrope": {"short_factor": 0.97, "long_factor": 0.97, ORIGINAL: 0.6, "factor": 0.6, "short_mscale": 0.3},
-        "mrope": {"mrope_section": 0.9, "mrope_interleaved": 0.3},
-        "dynamic": {"factor": 0.8, "alpha": 0.3, "max_trained_positions": 0.3},
-    }
-    own = needed.get({"deepseek_yarn": "yarn", "su": "longrope"}.get(rule, rule), {"factor": 0.8})
+    named = {"deepseek_yarn": "yarn", "su": "longrope"}.get(rule, rule)
+    own = DRAWN["shares of keys of rules"].get(named, {"factor": 0.8})
     return found | {
         key: value for key, value in may.items() if draw.random() < own.get(key, 0.05 if key != "rope_theta" else 0.5)
     }
@@ -172,7 +102,7 @@ def changed(draw, config, sources):
         values = home[key]
         home[key] = draw.choice([values[:-1], [*values, *values[-1:]], values[::-1], [0, *values[1:]], tuple(values)])
     else:
-        home[key] = copy.deepcopy(draw.choice([*NUMBERS, *NUMBERS, *OTHERS]))
+        home[key] = copy.deepcopy(draw.choice([*2 * DRAWN["numbers"], *DRAWN["other values"]]))
 
 
 def options(draw):
@@ -231,41 +161,14 @@ def a_file(draw):
 def _changed_metadata(draw, config, name):
     width = config.get(f"{name}.rope.dimension_count") or config.get(f"{name}.attention.key_length")
     pairs = width // 2 if isinstance(width, int) else 64
-    key, values = draw.choice(
-        [
-            ("rope.scaling.type", ["none", "linear", "yarn", "longrope", "x"]),
-            ("rope.scaling.factor", [0.0, 1.0, 2.0, 4.0, -1.0]),
-            ("rope.scale_linear", [0.0, 1.0, 2.0]),
-            ("rope.scaling.attn_factor", [1.0, 0.5, 1.1902380714, 1.190238]),
-            ("rope.scaling.yarn_attn_factor", [1.0, 0.5, 1.1386294]),
-            ("rope.scaling.yarn_ext_factor", [0.0, 1.0, -1.0, -2.0, 0.5]),
-            ("rope.scaling.yarn_log_multiplier", [0.0, 0.1, 0.0707, 1.0]),
-            ("rope.scaling.yarn_beta_fast", [32.0, 16.0, 0.0]),
-            ("rope.scaling.yarn_beta_slow", [1.0, 2.0]),
-            ("rope.scaling.original_context_length", [1, 2, 4096, 8192, 10**6]),
-            ("rope.scaling.alpha", [0.0, 1.0, 2.0, 1000.0]),
-            ("context_length", [1, 4096, 8192, 32_768, None]),
-            ("attention.key_length", [64, 65, 128, None]),
-            ("attention.key_length_swa", [64, 128, 256]),
-            ("attention.head_count", [0, 4, [0, 4, 8], None]),
-            ("attention.sliding_window", [0, 1, 4096]),
-            ("attention.sliding_window_pattern", [0, 1, 2, 4, [True, False], []]),
-            ("attention.max_alibi_bias", [0.0, 8.0]),
-            ("rope.dimension_count", [2, 32, 63, 64, 128, 16_384]),
-            ("rope.dimension_count_swa", [64, 128, 256]),
-            ("rope.dimension_sections", [[16, 24, 24, 0], [8, 12, 12], [0, 0, 0, 0], [0], [], [1, -1], 5]),
-            ("rope.freq_base", [1.0, 0.5, 1e4, float(2**127), None]),
-            ("rope.freq_base_swa", [1e4, 1e6]),
-            ("block_count", [0, 1, 6, 13, None]),
-        ]
-    )
+    key, values = draw.choice(DRAWN["metadata"])
     if draw.random() < 0.25:
         tensor = draw.choice(["rope_freqs", "rope_factors_long", "rope_factors_short"])
         last = draw.choice([1.0, 8.0, 1e30])
         divisors = [draw.choice([1.0, 2.0])] * (pairs // 2) + [last] * (pairs - pairs // 2)
         config[f"{tensor}.weight"] = draw.choice([divisors, divisors, divisors[:-1], [], None])
     else:
-        config[f"{name}.{key}"] = draw.choice(values)
+        config[f"{name}.{key}"] = copy.deepcopy(draw.choice(values))
 
 
 def flags(draw, width):
@@ -298,36 +201,8 @@ def flags(draw, width):
     if engine == "old":
         words = ["--rope-scaling", json.dumps(block(draw, width))] if draw.random() < 0.8 else []
         return words + (["--rope-theta", draw.choice(["1e6", "10000", "nan"])] if draw.random() < 0.5 else [])
-    values = {
-        "-c": ["0", "1", "4096", "4097", "-1", "8192"],
-        "--ctx-size": ["0", "5000"],
-        "--rope-scaling": ["none", "linear", "yarn", "x"],
-        "--rope-scale": ["0", "1", "2", "4", "-1", "inf"],
-        "--rope-freq-base": ["0", "1", "1000000", "500000.5"],
-        "--rope-freq-scale": ["0", "1", "0.5", "0.25", "-1"],
-        "--yarn-orig-ctx": ["0", "2048", "8192", "x"],
-        "--yarn-ext-factor": ["0", "1", "-1", "0.5", "-0.5"],
-        "--yarn-attn-factor": ["0", "1", "-1", "0.5", "2"],
-        "--yarn-beta-fast": ["-1", "0", "0.5", "16", "32"],
-        "--yarn-beta-slow": ["-1", "0", "0.5", "2"],
-        "--override-kv": [
-            f"{draw.choice(['qwen2', 'llama', 'phi3', 'x'])}.{text}"
-            for text in (
-                "rope.freq_base=float:5e5",
-                "rope.freq_base=int:5",
-                "rope.scaling.factor=float:x",
-                "rope.scaling.factor=float:4",
-                "rope.scaling.type=str:yarn",
-                "rope.scaling.finetuned=bool:true",
-                "context_length=int:4096,tokenizer.ggml.x=bool:true",
-                "attention.key_length=int:64",
-                "block_count=int:2",
-                "rope.freq_base=5e5",
-                "rope.freq_base=double:5e5",
-                "name=str:x",
-            )
-        ],
-    }
+    names = [f"{draw.choice(['qwen2', 'llama', 'phi3', 'x'])}.{text}" for text in DRAWN["metadata of flags"]]
+    values = DRAWN["flags of llama.cpp"] | {"--override-kv": names}
     words = ["llama-server"] if draw.random() < 0.7 else []
     for name in draw.sample(list(values), draw.choice([1, 1, 2, 3, 4])):
         words += [name, draw.choice(values[name])] if draw.random() < 0.98 else [name]
@@ -398,37 +273,6 @@ def a_value(draw):
     return RotaryEmbedding(head_dim=width, layout=layout, base=base, scaling=scaling(draw, rotated), **more)
 
 
-TARGETS = [
-    "transformers",
-    "transformers4",
-    "vllm",
-    "vllm",
-    "sglang",
-    "lmdeploy",
-    "mlx",
-    "megatron",
-    "axolotl",
-    "meta",
-    "lmstudio",
-]
-TARGETS += ["llama.cpp", "llama.cpp", "gguf", "gguf"]
-ARCHITECTURES = [
-    "llama",
-    "qwen2",
-    "exaone",
-    "minicpm",
-    "stablelm",
-    "chatglm",
-    "gptneox",
-    "phi3",
-    "deepseek2",
-    "gemma3",
-    "qwen2vl",
-    "mistral4",
-    "x",
-]
-
-
 def short(text):
     """The same with numbers of six digits, as a power is not rounded alike on every platform."""
     return re.sub(r"-?\d+\.\d+(e[-+]?\d+)?|\d+e[-+]\d+", lambda number: f"{float(number[0]):.6g}", text)
@@ -463,10 +307,10 @@ def of_reading(case, draw):
 
 
 def of_writing(rope, draw):
-    target = draw.choice(TARGETS)
+    target = draw.choice(DRAWN["targets"])
     given = {}
     if target in ("llama.cpp", "gguf") and draw.random() < 0.8:
-        given["architecture"] = draw.choice(ARCHITECTURES)
+        given["architecture"] = draw.choice(DRAWN["architectures"])
     return f"{target}: {json.dumps(rope.to_config(target, **given))}"
 
 
@@ -493,41 +337,9 @@ def a_line(draw):
     """Words of a command line, of which some are misspelt or have no value."""
     words = flags(draw, 64) if draw.random() < 0.7 else draw.choice([row["flags"] for row in ROWS["wrong flags"]])
     words = [str(each) for each in words] if isinstance(words, list) else str(words).split()
-    more = [
-        "--tensor-parallel-size 2",
-        "-ngl 99",
-        "--hf_overrides.rope_theta 1e6",
-        "--hf-overrides.a.b=2",
-        "vllm serve m",
-    ]
-    more += ["--hf-overrides.a 1", "--hf-overrides.a.b.c x", "--max-model-len=4k", "--max-model-len 1K", "--rope-x 2"]
-    more += ["--max-model-len 1.5m", "--max-model-len 0.25G", "--max-model-len 12345678901234", "--context-length 8192"]
-    more += [
-        "--rope-theta",
-        "CUDA=1 /usr/bin/vllm",
-        "LLAMA_ARG_CTX_SIZE=5 x",
-        "LLAMA_ARG_X=5",
-        "llama-cli.exe",
-        "--",
-        "-c",
-    ]
-    more += [
-        "python -m sglang.launch_server",
-        "python -m vllm.entrypoints.openai.api_server",
-        "--n-gpu-layers 3",
-        "-rope",
-    ]
-    more += [
-        "--session-len 5",
-        "--mem-fraction-static 0.5",
-        "--scale 3",
-        "--rope-scaling {}",
-        "--max_model_len 1g",
-        "model",
-    ]
     for _ in range(draw.choice([0, 1, 1, 2, 3])):
         place = draw.randrange(len(words) + 1)
-        words[place:place] = draw.choice(more).split()
+        words[place:place] = draw.choice(DRAWN["more words"]).split()
     if words and draw.random() < 0.3:
         n = draw.randrange(len(words))
         words[n] = draw.choice(
@@ -589,9 +401,7 @@ def a_header(draw):
     return found
 
 
-LIMITS = dict(
-    MAX_LIST=4, MAX_TEXT=8, MAX_NAME=24, MAX_AXES=2, MAX_ENTRIES=5, MAX_TENSORS=3, MAX_HEADER=400, MAX_TAKEN=330
-)
+LIMITS = DRAWN["limits"]
 
 
 def of_header(content, draw):
@@ -604,19 +414,6 @@ def of_header(content, draw):
             raise ValueError(str(error).replace(folder, "FOLDER")) from None
 
 
-PREFIXES = ["model.layers", "model.language_model.layers", "transformer.h", "layers", "decoder.layers", "visual.blocks"]
-NAMES = [
-    ("self_attn.q_proj", "self_attn.k_proj"),
-    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.q_norm"),
-    ("self_attn.qkv_proj",),
-    ("attention.wq", "attention.wk"),
-    ("self_attention.linear_qkv",),
-    ("self_attention.query_key_value",),
-    ("self_attn.kv_a_proj_with_mqa", "self_attn.q_a_proj", "self_attn.k_proj"),
-    ("attn.c_proj",),
-]
-
-
 def a_checkpoint(draw):
     """Tensors by their names, and a config beside them, whose sizes mostly agree."""
     heads, kv_heads, width, layers = (
@@ -626,7 +423,7 @@ def a_checkpoint(draw):
         draw.choice([1, 2]),
     )
     hidden = draw.choice([heads * width, heads * width, 24])
-    prefix, names = draw.choice(PREFIXES), draw.choice(NAMES)
+    prefix, names = draw.choice(DRAWN["prefixes of layers"]), draw.choice(DRAWN["names of projections"])
     rows = {"q": heads * width, "k": kv_heads * width, "wq": heads * width, "wk": kv_heads * width}
     tensors = {}
     for layer in range(layers) if draw.random() < 0.9 else [""]:
