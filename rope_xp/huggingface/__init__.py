@@ -10,9 +10,9 @@ forward of the new class has the same code, but it calls the apply functions of 
 # The modules here:
 # - guard: classes that `patch` makes, attributes that cannot be edited, contexts of comparisons
 # - rotary: `Rotary`, the module that replaces a rotary module
-# - same_tables: compares its tables with those of the rotary module
+# - same_tables: which rotary modules are refused (`REFUSED`, or if their tables are not those of `Rotary`)
 # - apply: the apply functions of rope_xp
-# - rewrite: classes whose forward calls them, also of attention that holds its own table
+# - rewrite: classes whose forward calls them, also of attention that holds its own table; the refusals of these
 # - probing: what an attention does to queries, as a function
 # - reading_models: `from_transformers`; models on the meta device, their attentions and rotary modules
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false

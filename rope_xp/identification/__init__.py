@@ -18,7 +18,7 @@ def identify(
     *,
     shape: str | None = None,
     like: Array | None = None,
-    seq_len: int = 2**20 + 1,
+    seq_len: int = 2**20 + 1,  # `search.LONGEST`, written out because documentation shows it
 ) -> Identification:
     """Find out which rotary embedding a function computes, by calling it.
 
@@ -84,6 +84,7 @@ def identify(
     >>> found.precision, found.stateful, found.confidence
     ('exact', False, 1.0)
     """
+    # Not needed to import rope_xp.
     from rope_xp.identification.probe import Probe
     from rope_xp.identification.search import identification_of
 

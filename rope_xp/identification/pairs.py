@@ -75,9 +75,13 @@ class Rotations(NamedTuple):
     roundoff: float  # of the sines and cosines, from the lengths; infinite if these are no rotations
 
     @property
-    def magnitude(self) -> tuple[float, float]:  # the factor of the lengths, and its error
-        length, error = float(np.median(self.length)), error_of(self.roundoff)
-        return 1.0 if abs(length - 1.0) <= error else length, error * length
+    def magnitude(self) -> float:  # the factor of the lengths
+        length = float(np.median(self.length))
+        return 1.0 if abs(length - 1.0) <= error_of(self.roundoff) else length
+
+    @property
+    def magnitude_error(self) -> float:
+        return error_of(self.roundoff) * float(np.median(self.length))
 
     def frequencies(self) -> Fitted:
         """Those of the angles at the positions of `powers`, which come first."""
@@ -101,20 +105,20 @@ class Rotations(NamedTuple):
         """The first position whose angles do not follow; None if all do, or if not even the first ones do."""
         if self.roundoff == inf:
             return None
-        # Powers of two come first, because the frequencies follow from them.
-        w, errors, start, until = self.frequencies()
-        if until is not None:
-            return until
-        off = wrapped(wrapped(self.angle - start) - exact_angles(self.positions, w))
-        of = np.full(len(off), True)
-        within = of
-        for length in SHORTER_LENGTHS:  # the most positions that one precision explains
-            precision = precision_of(off[of], self.positions[of], w, errors, self.roundoff)
-            within = precision.within if of.all() else within
+        known = self.frequencies()
+        if known.until is not None:
+            return known.until
+        off = wrapped(wrapped(self.angle - known.start) - exact_angles(self.positions, known.values))
+        whole = precision_of(off, self.positions, known.values, known.errors, self.roundoff)
+        if whole.name is not None:
+            return None
+        for length in SHORTER_LENGTHS[:-1]:  # the most positions that one precision explains
+            short = self.positions < length
+            precision = precision_of(off[short], self.positions[short], known.values, known.errors, self.roundoff)
             if precision.name is not None:
-                rest = self.positions[~of & ~within]
-                return None if of.all() else int(min(rest if len(rest) else self.positions[~of]))
-            of = self.positions < length
+                # Of the positions beyond, those with errors of float32 follow too, unless all have such errors.
+                unlike = self.positions[~short & ~whole.within]
+                return int(min(unlike if len(unlike) else self.positions[~short]))
         return None
 
 

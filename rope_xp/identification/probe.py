@@ -34,8 +34,8 @@ FOLLOWS = ("positions", "first call", "index", "nothing")
 LONGEST_INDEX, SEARCHED_INDEX = 2**17, 2**12
 # A function that rotates along a wrong axis is called with an x of two axes of this length.
 SQUARE = 64
-# All positions below it are tried before a function is said to be the same, and so many beyond it. The first part is a
-# long call; short ones are faster.
+# Before two functions are said to be the same, all positions below `ALL_BELOW` are tried, and `RANDOM_BEYOND` random
+# ones. The first call is long, to find functions that differ in long calls; the others are short, which is faster.
 ALL_BELOW, RANDOM_BEYOND = 2**15, 2**13
 NUMBERS, CHUNK = 2**21, 2**11  # of the longest call; tokens of a part
 # The most batch rows, heads and tokens of a call.
@@ -74,7 +74,7 @@ class Trial(NamedTuple):
     def rank(self) -> int:
         # The lower, the better. The worst trials have no results, the next ones none that can be used.
         if self.follows is None:
-            return len(FOLLOWS) + 1 - bool(self.dtype)
+            return len(FOLLOWS) if self.dtype else len(FOLLOWS) + 1
         return FOLLOWS.index(self.follows) if not self.words else FOLLOWS.index("nothing")
 
 
@@ -128,16 +128,17 @@ class Probe:
         self.widest = self._widest(shapes) if self.follows == "positions" and self.axis == "seq" else best.form
 
     def _trials(self, shapes: Sequence[str], libraries: list[Array]) -> list[Trial]:
-        """Trials of libraries and shapes, until rows differ by position or index. The last ones have equal sizes."""
+        """Trials of libraries and shapes, until rows differ by position or index."""
         forms = [
             (Form(like, tuple(shape.split()), position_axes), SIZES)
             for like in libraries
             for shape in shapes
             for position_axes in (("seq",), ("batch", "seq"))
         ]
-        squares = [(form, SIZES | {"heads": SIZES["seq"]}) for form, _ in forms if "heads" in form.shape]
+        # A function that rotates heads in place of tokens may accept only as many heads as tokens.
+        of_equal_sizes = [(form, SIZES | {"heads": SIZES["seq"]}) for form, _ in forms if "heads" in form.shape]
         trials: list[Trial] = []
-        for form, sizes in forms + squares:
+        for form, sizes in forms + of_equal_sizes:
             trials.append(self._trial(form, sizes))
             if trials[-1].rank < FOLLOWS.index("nothing"):
                 return trials
@@ -319,13 +320,13 @@ def _summary(trials: list[Trial]) -> list[str]:
     lines = []
     for same in reasons.values():
         given = []
-        for name, of in (
+        for words, text_of in (
             ("{}", lambda trial: _library(trial.form)),
             ("({})", lambda trial: " ".join(trial.form.shape)),
         ):
-            concerned = dict.fromkeys(map(of, same))
-            if concerned.keys() != {*map(of, trials)}:
-                given.append(" or ".join(map(name.format, concerned)))
+            concerned = dict.fromkeys(map(text_of, same))
+            if concerned.keys() != {*map(text_of, trials)}:
+                given.append(" or ".join(map(words.format, concerned)))
         lines.append(f"with x of {', '.join(given)}, {same[0].words}" if given else same[0].words)
     return lines
 

@@ -92,7 +92,7 @@ class Identification(Report):
 
     def _summary(self) -> str:
         if self.rope is not None:
-            different = [f"positions {'+-'[self.offset < 0]} {abs(self.offset)}"] if self.offset else []
+            different = [f"positions {'-' if self.offset < 0 else '+'} {abs(self.offset)}"] if self.offset else []
             different += [] if self.precision in (None, "exact") else [phases_in_words(self.precision)]
             but = f", but it {self.flaw}" if self.flaw else ""
             such = f", with {' and '.join(different)}" if different else ""
@@ -102,7 +102,7 @@ class Identification(Report):
         if self.is_rotation:
             for each in self.reasons:
                 if each.startswith("Not a rotary embedding: "):
-                    return f"The function is n{each[1:]}"
+                    return f"The function is {each.replace('Not', 'not', 1)}"
             return "The function is a rotation, but no RotaryEmbedding explains it."
         return "The function is not a rotation."
 

@@ -324,9 +324,9 @@ def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
     factors[simplest(*(exp(min(10.0 * each, 300.0)) for each in of_paper))] = None
     for factor, digits in factors:
         if factor > 1.0 and digits <= FEW_DIGITS:
-            of = 1.0 - 1.0 / factor
-            error = target.errors / unscaled / of
-            yield Ramp(base, factor, unscaled, (target.values / unscaled - 1.0 / factor) / of, error)
+            removed = 1.0 - 1.0 / factor  # from a frequency that is divided, relative to it
+            error = target.errors / unscaled / removed
+            yield Ramp(base, factor, unscaled, (target.values / unscaled - 1.0 / factor) / removed, error)
 
 
 def _bases(target: Target, of_last_pairs: bool = False) -> Iterator[tuple[float, int]]:

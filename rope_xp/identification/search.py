@@ -58,7 +58,9 @@ class Matrices(NamedTuple):
 
 
 class Ended(Exception):
-    """The end of a search that finds no value: its last reasons, if there are more, and what else is known."""
+    """The end of a search that finds no value: its last reasons, and what else is known."""
+
+    # Without reasons, an earlier step has concluded why, or a call has failed and `problems` of the probe says why.
 
     def __init__(self, *reasons: str, **known: object):
         self.reasons, self.known = reasons, known
@@ -118,15 +120,15 @@ class Search:
         return behaviour
 
     def confirm(self, behaviour: Behaviour) -> None:
-        end = (self.report.longest or 0) + 1  # the last position that was tested is before it
-        tried = min(CONFIRMED_BELOW, end)
+        tested_below = (self.report.longest or 0) + 1
+        tried = min(CONFIRMED_BELOW, tested_below)
         unlike = first_unlike(self.probe, behaviour, tried)
         if unlike is not None:
             self.conclude(f"at position {unlike:,}, it is not the function that it is at other positions")
         elif self.report.rope is not None:
-            far = f", and some up to {end - 1:,}" if tried < end else ""
+            far = f", and some up to {tested_below - 1:,}" if tried < tested_below else ""
             self.conclude(f"all positions below {tried:,} were tried{far}")
-        irregular = irregularity(self.probe, end)
+        irregular = irregularity(self.probe, tested_below)
         if irregular:
             self.conclude(f"the result does not follow from the channels and the position alone: {irregular}")
         if unlike is not None or irregular:
@@ -206,34 +208,34 @@ class Search:
         if rotations.roundoff == inf:
             raise _no_rotation(why_no_rotation(rotations))
         relative = _are_scores_relative(matrices, rotations.roundoff)
-        self.conclude(is_rotation=True, relative=relative, magnitude=rotations.magnitude[0])
+        self.conclude(is_rotation=True, relative=relative, magnitude=rotations.magnitude)
         return rotations
 
     def _longest_rotations(self, matrices: Matrices, channels: Channels) -> tuple[Rotations, list[str]]:
         # A shorter call follows if a long one fails, if it gives another result at a position of the short call, or if
-        # its angles are not proportional to positions.
+        # its angles are proportional to the first positions alone. If not even to those, a shorter call would not help,
+        # and a later step ends the search.
         blocks = matrices.values[:, channels.outputs[:, :, None], channels.inputs[:, None, :]]
         short = rotations_of(channels, matrices.positions, blocks)
         # Both calls have position 0 in row 0. They have position 1 in row 1, unless short positions were multiplied.
         has_position_1 = bool(matrices.positions[1] == 1)
         row = 1 if has_position_1 else 0
         why: dict[str, str] = {}  # the last words of each kind
-        seq_len = self.seq_len
-        while seq_len >= SHORTER_LENGTHS[-1]:
+        until = self.seq_len  # positions below it may follow
+        for seq_len in (self.seq_len, *(each for each in SHORTER_LENGTHS if each < self.seq_len)):
+            if seq_len > until:
+                continue
             odd = [each for each in (*ODD, seq_len - 1) if each < seq_len]
             long = self._rotations_at(channels, np.concatenate([powers(seq_len), odd]))
-            seq_len = next((each for each in SHORTER_LENGTHS if each < seq_len), 0)  # of the next call, or 0 to stop
             if long is None:
                 why["failure"] = f"with longer ones {self.probe.problems.pop()}"
             elif _differ(long.blocks[row], short.blocks[row], matrices.roundoff):
                 why["length"] = "the frequencies depend on the largest position of a call"
+            elif (until := long.until) is None or until <= SHORTER_LENGTHS[-1] or not has_position_1:
+                return long, [*why.values()]
             else:
-                until = long.until
-                if until is None or until <= SHORTER_LENGTHS[-1] or not has_position_1:
-                    return long, [*why.values()]
                 where = "there" if until in SHORTER_LENGTHS else "before it"
                 why["table"] = f"at {until:,} the angles do not follow: a table may end {where}"
-                seq_len = next(each for each in SHORTER_LENGTHS if each <= until)
         return short, [*why.values()]
 
     def _rotations_at(self, channels: Channels, positions: np.ndarray, axis: int | None = None) -> Rotations | None:
@@ -288,11 +290,12 @@ class Search:
         return angles
 
     def _measured(self, rotations: Rotations, angles: Angles) -> Measured:
-        of_axes = self._of_axes(rotations, angles)
+        of_axes = self._of_axes(rotations, angles)  # first, because it may end the search with one more reason
         if angles.offset is None:
-            raise Ended
+            raise Ended  # `_angles` has concluded why
         precision = angles.precision_with(angles.frequencies.values, angles.frequencies.errors)
-        measured = Measured(rotations.channels, angles, of_axes, *rotations.magnitude, precision)
+        size = rotations.magnitude, rotations.magnitude_error
+        measured = Measured(rotations.channels, angles, of_axes, *size, precision)
         if not angles.exchanged:
             self.conclude(direction=measured.direction)
         return measured
@@ -322,7 +325,7 @@ class Search:
             of_rule = "" if rule is None else f"; their frequencies are those of {rule.in_words()}, in some order"
             raise Ended(f"no layout has these pairs{of_rule}")
         if precision.name is None:
-            raise Ended
+            raise Ended  # `_conclude_precision` has concluded why
         return value, precision
 
     def _conclude_precision(self, precision: Precision, angles: Angles, results: np.ndarray) -> None:
@@ -344,8 +347,7 @@ class Search:
     def _behaviour(self, measured: Measured, value: Value) -> Behaviour:
         angles, behaviour = measured.angles, behaviour_of(value.rope)
         if self.near is not None:
-            factor = _nearest_factor(measured, self.near) / factor_of_scaling(value.rope)
-            behaviour = behaviour._replace(factor=factor)
+            behaviour = behaviour._replace(factor=_nearest_factor(measured, self.near) / factor_of_scaling(value.rope))
         return behaviour._replace(
             offset=angles.offset,
             exchanged=angles.exchanged,
@@ -428,8 +430,9 @@ def _small_integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
 def _are_scores_relative(matrices: Matrices, roundoff: float) -> bool:
     # Queries and keys: positions channels vectors.
     q, k = (matrices.values @ _small_integers(matrices.values.shape[1], 8, seed) for seed in (1, 2))
-    scores = np.einsum("pcv,pcv->pv", q[[0, 3, 0, 2]], k[[1, 4, 2, 3]])  # differences of 1, 1, 2 and 2
-    return not _differ(scores[::2], scores[1::2], max(roundoff, ROUNDOFF["float32"]))
+    near = np.einsum("pcv,pcv->pv", q[[0, 0]], k[[1, 2]])  # of positions 0 and 1, and 0 and 2 (see `SHORT`)
+    far = np.einsum("pcv,pcv->pv", q[[3, 2]], k[[4, 3]])  # of positions 4 and 5, and 2 and 4: the same differences
+    return not _differ(near, far, max(roundoff, ROUNDOFF["float32"]))
 
 
 def _differ(one: np.ndarray, other: np.ndarray, roundoff: float) -> bool:

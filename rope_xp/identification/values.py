@@ -45,8 +45,8 @@ class Measured(NamedTuple):
 
     @property
     def direction(self) -> int | None:  # None if the frequencies have both signs
-        values, errors, *_ = self.angles.frequencies
-        signs = {*np.sign(values[np.abs(values) > errors]).astype(int).tolist()}
+        known = self.angles.frequencies
+        signs = {*np.sign(known.values[np.abs(known.values) > known.errors]).astype(int).tolist()}
         return signs.pop() if len(signs) == 1 else None
 
     @property
@@ -87,10 +87,9 @@ def value_near(near: Embedding, measured: Measured) -> tuple[Value | None, Preci
         value = None if value is None else value._replace(rope=_in_terms_of(near, value.rope))
     precision = _precision_with(value, measured)
     if precision.name in COARSE_BITS:  # which may hide that frequencies are those of `near`
-        w, errors, *_ = measured.angles.frequencies
-        wide = errors + errors_of_phases(w, precision.name)
-        angles = measured.angles._replace(frequencies=measured.angles.frequencies._replace(errors=wide))
-        value = _nearest_value(near, measured._replace(angles=angles)) or value
+        known = measured.angles.frequencies
+        wide = known._replace(errors=known.errors + errors_of_phases(known.values, precision.name))
+        value = _nearest_value(near, measured._replace(angles=measured.angles._replace(frequencies=wide))) or value
     return value, precision
 
 
@@ -132,19 +131,20 @@ def _simplest_value(measured: Measured) -> Value | None:
 
 
 def _rules(measured: Measured, find: Callable[[Target], Rule | None]) -> Iterator[tuple[Rule, Place]]:
+    known = measured.angles.frequencies
     for place in places_of(measured.channels, measured.magnitude) if measured.direction is not None else ():
-        rule = find(measured.target(*(place.of_all_pairs(each) for each in measured.angles.frequencies[:2])))
+        rule = find(measured.target(place.of_all_pairs(known.values), place.of_all_pairs(known.errors)))
         if rule is not None:
             yield rule, place
 
 
 def _value_of_numbers(measured: Measured) -> Value | None:
     """The value with the frequencies as measured, in the first of all layouts that have these pairs."""
+    known = measured.angles.frequencies
     for place in places_of(measured.channels, measured.magnitude):
-        of_all_pairs = (place.of_all_pairs(each) for each in measured.angles.frequencies[:2])
         numbers = [
             0.0 if abs(w) <= error else float(np.sign(w)) * simplest_within(abs(w), error)
-            for w, error in zip(*of_all_pairs)
+            for w, error in zip(place.of_all_pairs(known.values), place.of_all_pairs(known.errors))
         ]
         return _with_numbers(place, numbers, measured)
     return None
@@ -301,9 +301,9 @@ def _with_sections(rope: Embedding | None, axis_of_pair: list[int]) -> Iterator[
 
 def rule_in_any_order(measured: Measured) -> Rule | None:
     """The rule of the frequencies, fastest first, of pairs that no layout has."""
-    values, errors, *_ = measured.angles.frequencies
-    order = np.argsort(-np.abs(values))
-    return rule_of(measured.target(values[order], errors[order]))
+    known = measured.angles.frequencies
+    order = np.argsort(-np.abs(known.values))
+    return rule_of(measured.target(known.values[order], known.errors[order]))
 
 
 def _with_numbers(

@@ -35,11 +35,6 @@ def require_writable(xs: Sequence[Array], angles: Angles) -> None:
     checks.no_gradients(angles)
 
 
-def require_disjoint(xs: Sequence[Array], angles: Angles) -> None:
-    """Check that overwritten arrays share no memory with other arguments. Each call does it: addresses may differ."""
-    checks.require_disjoint(xs, angles, by_address=not _is_traced(xs[0]))
-
-
 def computes_angles(x: Array, kernel: str) -> bool:
     """Whether the kernel for `x` computes angles from positions. Only Triton does."""
     return libraries.is_torch(x) and not libraries.is_traced() and choose(x, kernel) == "triton"
@@ -113,7 +108,7 @@ def _rotate_by(
             for name, x, group in zip(names, xs, angles)
         ]
     (name,) = set(names)
-    if name == "triton" and not _is_traced(xs[0]):
+    if name == "triton" and not is_traced_tensor(xs[0]):
         return _launch(xs, angles, rotation, _kernel_module(name), inplace, requested=requested)
     tables: Any = angles if name == "numba" else reference.tables_of(angles)  # numba selects rows itself
     if name == "reference":
@@ -178,7 +173,7 @@ def _usable_numba_tables(positions: Array, kernel: str) -> Any:
 
 def choose(x: Array, kernel: str) -> str:
     """The name of the kernel that rotates `x`, if the user asks for `kernel`."""
-    traced = _is_traced(x)
+    traced = is_traced_tensor(x)
     if kernel == "reference" or (traced and kernel != "triton") or libraries.is_dtensor(x):
         return "reference"
     memory = _memory_of(x)
@@ -198,12 +193,12 @@ def choose(x: Array, kernel: str) -> str:
 
 
 def why_not_faster(x: Array, chosen: str) -> str:
-    faster = _FASTEST.get(_memory_of(x), ()) if not _is_traced(x) and not libraries.is_dtensor(x) else ()
+    faster = _FASTEST.get(_memory_of(x), ()) if not is_traced_tensor(x) and not libraries.is_dtensor(x) else ()
     obstacles = [f"no {name}: {problem}" for name in faster if name != chosen and (problem := _obstacle(name, x))]
     return "; ".join(obstacles)
 
 
-def _is_traced(x: Array) -> bool:
+def is_traced_tensor(x: Array) -> bool:
     return libraries.is_torch(x) and libraries.is_traced()
 
 
@@ -273,9 +268,9 @@ def _key(name: str, x: Any) -> tuple[str, Any, Any]:
 
 def _report_failure(x: Array, problem: Exception) -> None:
     """Warn that a launch failed, and do not choose Triton again for arrays like `x`."""
-    _obstacles[_key("triton", x)] = ImportError(str(problem))
+    obstacle = _obstacles[_key("triton", x)] = ImportError(str(problem))
     signature.forget_plans()
-    faults.warn_once("triton", f"kernel='triton' is not used; a slower kernel runs instead: {problem}")
+    _warn("triton", obstacle)
 
 
 # Without it, while an import fails in one thread, another thread may get the incomplete module from Python.

@@ -1,4 +1,4 @@
-"""Errors of kernels, and the warnings about them."""
+"""Errors of kernels as short texts, and warnings that come once in a process."""
 
 import warnings
 from textwrap import shorten

@@ -147,8 +147,10 @@ def execute(
             plans.add(key, plan)
     else:
         angles = angles_of(plan, rope, arrays, tables, positions)
-    if plan.inplace:
-        _require_disjoint(plan, arrays, tables if positions is None else (*tables, positions))
+    if plan.inplace:  # each call checks it, because addresses may differ
+        given = tables if positions is None else (*tables, positions)
+        if plan.extents is None or not plan.extents.are_apart((*arrays, *given)):
+            checks.require_disjoint(arrays, [given], by_address=not kernels.is_traced_tensor(arrays[0]))
     return plan.program.run(arrays, angles)
 
 
@@ -222,11 +224,6 @@ def _table_programs(
             positions = count_from("positions", 0, libraries.size_of(arrays[0], plan.seq_axis), like=arrays[0])
         fast = fast_table_program(rope, positions, arrays)
     return (TableProgram.of(rope) if fast is None else fast,)
-
-
-def _require_disjoint(plan: CallPlan, arrays: Sequence[Array], given: tuple[Any, ...]) -> None:
-    if plan.extents is None or not plan.extents.are_apart((*arrays, *given)):
-        kernels.require_disjoint(arrays, [given])
 
 
 def rotate_by_tables(

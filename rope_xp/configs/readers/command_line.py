@@ -1,4 +1,4 @@
-"""Split the command line of an engine into the arguments about rotation, and tell whose they are."""
+"""Split the command line of an engine (llama.cpp too) into the arguments about rotation, and tell whose they are."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Change the metadata of a GGUF file as the arguments of llama.cpp do, and make that metadata for another config.
+"""Metadata of a GGUF file, as changed by arguments of llama.cpp such as `--override-kv`, or made for an embedding.
 
 Sources: ggml-org/llama.cpp 0.5.0, `common/arg.cpp`, the constructor of `llama_context` (`src/llama-context.cpp`),
 `get_key` of `src/llama-model-loader.cpp` (overrides have a type), and `get_rope_factors` of `src/llama-model.cpp`.
