@@ -20,6 +20,7 @@ import rule_tables
 from pictures import publish
 
 from rope_xp import plot
+from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.extension import METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +106,7 @@ BUILDERS = {
     "layout-users": family_tables.by_layout,
     "layouts": layouts_drawing.drawing,
     "families": family_tables.families,
+    "model-types": lambda: str(len(FAMILIES)),
     "composites": family_tables.composites,
     "engine-readings": engine_tables.readings,
     "engine-facts": engine_tables.facts,

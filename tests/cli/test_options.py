@@ -18,7 +18,7 @@ from configs import CONFIGS, ROWS
 import rope_xp
 from rope_xp import RotaryEmbedding, frequencies, plot
 from rope_xp.cli.commands import app, run
-from rope_xp.cli.options import PARAMETERS, RULE_PARAMETERS, in_options, report_in_options
+from rope_xp.cli.options import PARAMETERS, RULE_PARAMETERS, RULES, in_options, report_in_options
 from rope_xp.configs.readers.command_line import KNOWN
 from rope_xp.extension import METHODS
 
@@ -155,7 +155,7 @@ def test_every_parameter_of_a_rule_is_an_option_of_extend():
     names = {each.name for each in app.commands["extend"].params}
     assert {*RULE_PARAMETERS} == {*PARAMETERS} and names.issuperset(RULE_PARAMETERS)
     assert {"beta_fast", "long_factor", "low_freq_factor"} <= {*RULE_PARAMETERS}
-    assert len(METHODS) == 6
+    assert [*METHODS] == [*RULES]
 
 
 def test_reports_name_options():

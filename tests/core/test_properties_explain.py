@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rules import BASE, DIM, OTHERS
 
 from rope_xp import (
     DynamicNTKScaling,
@@ -20,6 +21,7 @@ from rope_xp import (
     Sections,
     YarnScaling,
 )
+from rope_xp.extension import METHODS
 from rope_xp.kernels import KERNELS
 
 ORIGINAL = "original_max_position_embeddings"
@@ -38,9 +40,13 @@ def scaled_values(draw):
     """A value, its trained length, and by how much its rule divides each frequency, by the formula."""
     base, width, factor, trained = draw(st.tuples(bases, widths, factors, lengths))
     freqs = unscaled(base, width)
-    rule = draw(st.sampled_from(["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]))
+    rule = draw(st.sampled_from(["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope", "other"]))
     after, scaling = freqs, None
-    if rule == "linear":
+    if rule == "other":
+        base, width, freqs = BASE, DIM, unscaled(BASE, DIM)
+        scaling, after = draw(st.sampled_from(OTHERS))
+        factor, trained = getattr(scaling, "factor", None), getattr(scaling, ORIGINAL, trained)
+    elif rule == "linear":
         scaling, after = LinearScaling(factor=factor), [w / factor for w in freqs]
     elif rule == "ntk":
         scaling, after = NTKScaling(factor=factor), unscaled(base * factor ** (width / (width - 2)), width)
@@ -246,7 +252,7 @@ def test_the_table_of_pairs_shows_the_numbers_of_the_formulas(value):
         if rope.scaling is None
         else ["pairs", "treatment", "divided by", "wavelength in tokens", "after scaling"]
     )
-    is_unknown = rope.scaling is None or isinstance(rope.scaling, (LinearScaling, NTKScaling))
+    is_unknown = not any(hasattr(rope.scaling, name) for name in (ORIGINAL, "max_position_embeddings"))
     assert (rope.explain(100).bands[0].completes_turn is None) == is_unknown
     if is_unknown and rope.scaling is None:
         assert table(rope.explain(100), "Pairs")[0] == ["pairs", "wavelength in tokens"]

@@ -7,6 +7,7 @@ import engines
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rules import DIM, OTHERS
 
 from rope_xp import (
     DynamicNTKScaling,
@@ -19,6 +20,7 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
+from rope_xp.configs import writers
 
 HALF, INTERLEAVED = "half", "interleaved"
 EXACT, FLOAT32 = 1e-12, 2.0**-21  # a GGUF file has float32 numbers; lmdeploy a whole length in place of a factor
@@ -26,18 +28,8 @@ ORIGINAL = "original_max_position_embeddings"
 # For each layout, architectures that rotate all channels and those that rotate a part.
 ARCHITECTURES = {(HALF, True): "apertus", (INTERLEAVED, True): "minicpm"}
 ARCHITECTURES |= {(HALF, False): "gptneox", (INTERLEAVED, False): "granitehybrid"}
-TARGETS = [
-    "transformers",
-    "transformers4",
-    "vllm",
-    "sglang",
-    "lmdeploy",
-    "mlx",
-    "llama.cpp",
-    "gguf",
-    "megatron",
-    "meta",
-]
+# LM Studio and Axolotl have few keys: test_writers.py.
+TARGETS = [target for target in writers.TARGETS if target not in ("lmstudio", "axolotl")]
 
 
 @st.composite
@@ -48,7 +40,8 @@ def values(draw):
     head_dim = 4 * draw(st.integers(2, 32))
     rotary_dim = head_dim if draw(st.integers(0, 3)) else head_dim // 2
     length = 2 ** draw(st.integers(8, 15))
-    rule = draw(st.sampled_from(["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope", "proportional"]))
+    rules = ["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope", "proportional", "other"]
+    rule = draw(st.sampled_from(rules))
     scaling = None
     if rule == "linear":
         scaling = LinearScaling(factor=factor)
@@ -87,6 +80,9 @@ def values(draw):
         scaling = LongRopeScaling(**lists, factor=factor, seq_len=seq_len, **{ORIGINAL: length})
     elif rule == "proportional":
         scaling = ProportionalScaling(partial_rotary_factor=draw(st.sampled_from([0.25, 0.5, 1.0])), factor=factor)
+    elif rule == "other":
+        head_dim = rotary_dim = DIM
+        scaling, _ = draw(st.sampled_from(OTHERS))
     layout = draw(st.sampled_from([HALF, INTERLEAVED]))
     return RotaryEmbedding(head_dim=head_dim, rotary_dim=rotary_dim, layout=layout, base=base, scaling=scaling)
 
@@ -120,7 +116,8 @@ def computed(rope, target, written):
         return engines.mlx(written, length)
     if target == "megatron":
         return engines.megatron(written, rope.rotary_dim)
-    return engines.meta(written, rope.head_dim) if target == "meta" else None
+    formula = getattr(engines, target.replace("-", "_"), None)
+    return formula and formula(written, rope.head_dim)
 
 
 def read(rope, target, written):

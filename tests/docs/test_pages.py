@@ -7,6 +7,7 @@ import pytest
 from configs import CONFIGS
 
 import rope_xp
+from rope_xp.configs.families.model_types import FAMILIES
 
 WITH_BLOCKS = [page for page in pages.PAGES if pages.has_blocks(page)]
 
@@ -73,7 +74,7 @@ def test_the_first_lines_of_the_readme_run_on_every_library(module, tmp_path, mo
     assert tuple(q.shape) == (2, 5, 32, 128) and isinstance(q, type(xp.ones(1)))
 
 
-def test_counts_of_rotary_classes_are_those_of_the_results():
+def test_counts_are_those_of_the_results_and_of_the_table_of_families():
     def count(file, words="classes"):
         text = (pages.ROOT / "benchmarks/results" / file).read_text()
         return [int(number) for number in re.search(rf"(\d+) of (\d+) {words}", text).groups()]
@@ -85,6 +86,7 @@ def test_counts_of_rotary_classes_are_those_of_the_results():
     newer, newest = count("coverage-5.23.md")
     patched, modules = count("families.md", "rotary classes can")
     assert says("README.md", f"{equal} of the {known} rotary classes of transformers 5.18")
+    assert says("README.md", f"any of {len(FAMILIES)} model types")
     assert says("docs/benchmarks.md", f"{equal} of {known} classes of 5.18, {newer} of {newest} of 5.23")
     of_all = f"Of the {known} rotary classes of transformers 5.18, {patched} can be patched, {modules - patched}"
     assert says(

@@ -87,3 +87,6 @@ RULES = [
     (LongRopeScaling(**LONGROPE, seq_len=4097), [w / s for w, s in zip(powers(), LONG)]),
     (ProportionalScaling(partial_rotary_factor=0.3, factor=2.0), [w / 2 for w in powers()[:19]] + [0] * 45),
 ]
+# Those whose parameters tests of random values do not draw. They take the values above.
+DRAWN = (LinearScaling, NTKScaling, DynamicNTKScaling, YarnScaling, Llama3Scaling, LongRopeScaling, ProportionalScaling)
+OTHERS = [(rule, [float(w) for w in truth]) for rule, truth in RULES if type(rule) not in DRAWN]
