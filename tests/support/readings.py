@@ -4,6 +4,7 @@
 """
 
 import copy
+import hashlib
 import json
 import math
 import random
@@ -33,6 +34,7 @@ from rope_xp import (
 )
 from rope_xp.configs.readers import gguf_file
 from rope_xp.configs.readers.command_line import command_line
+from rope_xp.configs.writers import TARGETS
 
 FILE = Path(__file__).parents[1] / "goldens" / "readings.json"
 # What is drawn from: lists of values, rules, keys and words.
@@ -42,6 +44,18 @@ ABOUT = re.compile(
     "rope|rotary|yarn|theta|base|head|dim|layer|position|type|scal|window|pattern|partial|section|length|spatial"
 )
 PAIRS = (4, 8, 16, 32, 48, 64)
+PRIME = 2**61 - 1
+
+
+def by_hash(values):
+    """Values by a number that follows from each alone."""
+    return {int(hashlib.sha256(json.dumps(each).encode()).hexdigest()[:15], 16): each for each in values}
+
+
+def pick(draw, values):
+    """One of `by_hash(values)`. A value that is added is picked in its share of the cases; the others stay."""
+    number = draw.randrange(1, PRIME)
+    return values[min(values, key=lambda each: each * number % PRIME)]
 
 
 def block(draw, width=None):
@@ -81,7 +95,7 @@ def changed(draw, config, sources):
             path = path[:-1]
             home = at(config, path[:-1])
     if kind == "graft":
-        other = draw.choice(sources)
+        other = pick(draw, sources)
         found = [each for each in paths_of(other) if isinstance(each[-1], str) and ABOUT.search(each[-1])]
         if found:
             place = draw.choice(found)
@@ -122,7 +136,7 @@ def options(draw):
     return found
 
 
-CASES = [(golden["config"], golden["kwargs"]) for golden in GOLDENS]
+CASES = by_hash((golden["config"], golden["kwargs"], golden.get("rotary_dim", 64)) for golden in GOLDENS)
 SMALL = [
     row["config"] for name in ("not stated", "keys of families", "indexers", "position axes") for row in ROWS[name]
 ]
@@ -132,29 +146,32 @@ SMALL += [{"model_type": row["model_type"], **row.get("keys", {}), "head_dim": 6
 SMALL += [{"model_type": row["model_type"], **row.get("keys", {}), "head_dim": 64} for row in ROWS["rotated layers"]]
 FILES = [row["keys"] for row in ROWS["files of other formats"]]
 FILES += [row["metadata"] for row in ROWS["layers of GGUF files"]]
+SMALL, FILES, SOURCES = by_hash(SMALL), by_hash(FILES), by_hash([*CONFIGS.values(), *SMALL])
+WRONG_FLAGS = by_hash(row["flags"] for row in ROWS["wrong flags"])
 
 
 def a_config(draw):
     """A real config or a small one of a table, with up to three changes, and options."""
     if draw.random() < 0.5:
-        name, given = draw.choice(CASES)
+        name, given, _ = pick(draw, CASES)
         config, given = copy.deepcopy(CONFIGS[name]), dict(given)
     else:
-        config, given = copy.deepcopy(draw.choice(SMALL)), {}
+        config, given = copy.deepcopy(pick(draw, SMALL)), {}
     for _ in range(draw.choice([0, 1, 1, 2, 3])):
-        changed(draw, config, [*CONFIGS.values(), *SMALL])
+        changed(draw, config, SOURCES)
     return config, given | options(draw)
 
 
 def a_file(draw):
     """A file of another format, with up to three changes."""
-    config = copy.deepcopy(draw.choice(FILES))
+    config = copy.deepcopy(pick(draw, FILES))
     name = config.get("general.architecture")
     for _ in range(draw.choice([0, 1, 1, 2, 3])):
         if name is not None and draw.random() < 0.6:
             _changed_metadata(draw, config, name)
         else:
-            changed(draw, config, [each for each in FILES if ("general.architecture" in each) == (name is not None)])
+            same = {n: each for n, each in FILES.items() if ("general.architecture" in each) == (name is not None)}
+            changed(draw, config, same)
     return config, options(draw) if draw.random() < 0.5 else {}
 
 
@@ -211,16 +228,16 @@ def flags(draw, width):
 
 def a_command(draw):
     """A config with flags: a GGUF file mostly with those of llama.cpp."""
-    golden = draw.choice(GOLDENS)
-    words = flags(draw, golden["rotary_dim"] if golden["rotated"] else 64)
+    name, given, rotary_dim = pick(draw, CASES)
+    words = flags(draw, rotary_dim)
     is_file = draw.random() < (
         0.6 if "-" in (words or ["-"])[0] and not {"--rope-theta", "--hf-overrides"} & {*words} else 0.02
     )
-    config, given = copy.deepcopy(CONFIGS[golden["config"]]), dict(golden["kwargs"])
+    config, given = copy.deepcopy(CONFIGS[name]), dict(given)
     if is_file or draw.random() < 0.25:
         config, given = a_file(draw) if is_file else a_config(draw)
     elif draw.random() < 0.3:
-        changed(draw, config, [*CONFIGS.values(), *SMALL])
+        changed(draw, config, SOURCES)
     given.pop("compat", None)
     return config, {**given, "flags": words}
 
@@ -335,7 +352,7 @@ def of_report(rope, draw):
 
 def a_line(draw):
     """Words of a command line, of which some are misspelt or have no value."""
-    words = flags(draw, 64) if draw.random() < 0.7 else draw.choice([row["flags"] for row in ROWS["wrong flags"]])
+    words = flags(draw, 64) if draw.random() < 0.7 else pick(draw, WRONG_FLAGS)
     words = [str(each) for each in words] if isinstance(words, list) else str(words).split()
     for _ in range(draw.choice([0, 1, 1, 2, 3])):
         place = draw.randrange(len(words) + 1)
