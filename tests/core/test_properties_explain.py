@@ -21,7 +21,6 @@ from rope_xp import (
     Sections,
     YarnScaling,
 )
-from rope_xp.extension import METHODS
 from rope_xp.kernels import KERNELS
 
 ORIGINAL = "original_max_position_embeddings"

@@ -147,6 +147,7 @@ SMALL += [{"model_type": row["model_type"], **row.get("keys", {}), "head_dim": 6
 FILES = [row["keys"] for row in ROWS["files of other formats"]]
 FILES += [row["metadata"] for row in ROWS["layers of GGUF files"]]
 SMALL, FILES, SOURCES = by_hash(SMALL), by_hash(FILES), by_hash([*CONFIGS.values(), *SMALL])
+TARGETS = by_hash(TARGETS)
 WRONG_FLAGS = by_hash(row["flags"] for row in ROWS["wrong flags"])
 
 
@@ -324,7 +325,7 @@ def of_reading(case, draw):
 
 
 def of_writing(rope, draw):
-    target = draw.choice(DRAWN["targets"])
+    target = pick(draw, TARGETS)
     given = {}
     if target in ("llama.cpp", "gguf") and draw.random() < 0.8:
         given["architecture"] = draw.choice(DRAWN["architectures"])
