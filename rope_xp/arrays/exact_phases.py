@@ -75,7 +75,7 @@ class Frequencies:
             integer = xp.int64 if libraries.has_64_bits(positions) else xp.int32
             axis_of_pair = libraries.from_numbers(self.axis_of_pair, like=positions, dtype=integer)
             of_each_pair = xp.take(positions, axis_of_pair, axis=0)
-            return [(xp.permute_dims(of_each_pair, (*range(1, positions.ndim), 0)), *self.rows)]
+            return [(xp.permute_dims(of_each_pair, (*range(1, positions.ndim), 0)), self.rows[0])]
         of_each_axis = [positions] if self.axes == 1 else [positions[axis, ...] for axis in range(self.axes)]
         new_axes = (..., None) if self.heads is None else (..., None, None)
         return [(of_axis[new_axes], row) for of_axis, row in zip(of_each_axis, self.rows)]
