@@ -140,11 +140,11 @@ def test_long_lists_are_not_read_once_for_each_layer(monkeypatch):
         return rope_xp.from_config(config, **options)
 
     monkeypatch.setattr("rope_xp.configs.every_layer.from_config", from_config)
-    unrotated = {"position_embedding_type": "none", "num_query_groups": 2, "hidden_size": 64, "num_attention_heads": 4}
-    assert [each.rope for each in groups_of(unrotated, None, None)] == [None]
     found = groups_of({**CONFIGS["gemma-3-12b-it"], "vocabulary": ["a"] * 500_000}, None, None)
     assert [each.name for each in found] == ["sliding_attention", "full_attention"]
     assert read == [500_000] + [0] * 48
+    unrotated = {"position_embedding_type": "none", "num_query_groups": 2, "hidden_size": 64, "num_attention_heads": 4}
+    assert [each.rope for each in groups_of(unrotated, None, None)] == [None]
 
 
 def test_plot_draws_all_layers(run, file, tmp_path, monkeypatch):
