@@ -138,7 +138,7 @@ def execute(
             plan = plan._replace(table_programs=_table_programs(plan, rope, arrays, positions, key is not None))
         angles = angles_of(plan, rope, arrays, tables, positions)
         # No signature says whether learned frequencies need a derivative, nor whether those of another embedding do.
-        may_be_learned = not tables and (plan.source == "change" or not rope._frequencies.are_floats)
+        may_be_learned = len(tables) == 0 and (plan.source == "change" or not rope._frequencies.are_floats)
         program = kernels.program_of(plan, arrays, angles, is_prepared=key is not None and not may_be_learned)
         has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.GeneralProgram)
         given = tables if positions is None else (*tables, positions)
