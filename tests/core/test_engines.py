@@ -9,6 +9,7 @@ from rope_xp.configs import engines
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.writers import TARGETS, Options, with_length
 from rope_xp.configs.writers import gguf_architectures as gguf
+from rope_xp.provenance import Provenance, with_provenance
 
 FILES = sorted(each.name for each in engines.files(engines.__name__).iterdir() if each.name.endswith(".json"))
 ENGINES = sorted({re.fullmatch(r"(.*?)-v?\d.*\.json", name)[1] for name in FILES})
@@ -61,10 +62,16 @@ def test_all_architectures_that_are_rotated_have_a_reading():
     assert all(table.of(name).keys or table.of(name).fixed for name in rotary - {"step35"})  # else it rotates nothing
 
 
-def test_a_type_whose_blocks_are_nested_in_sglang_has_layers_that_differ():
-    """So an embedding of one type of layers is refused, and there is none of all layers."""
+def test_one_block_for_all_layers_is_not_written_for_a_type_whose_blocks_are_nested_in_sglang():
     nested = [name for name, each in engines.table("sglang").readings.items() if "blocks" in each.fixed]
-    assert nested and all(len(FAMILIES[name].layers.by_type) > 1 for name in nested)
+    assert nested
+    for name in nested:
+        rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4)
+        rope = with_provenance(rope, Provenance(file_type=name, model_type=name))
+        with pytest.raises(
+            ValueError, match=r"the block must be one for all layers in sglang .*; got one for each of "
+        ):
+            rope.to_config("sglang")
 
 
 def test_keys_for_llama_cpp_are_read_by_the_architecture():

@@ -171,11 +171,15 @@ def _require_read(rope: Embedding, table: Table, known: Reading | None, block: C
     if known is None:
         return
     model_type = rope._provenance.file_type or rope._provenance.model_type
+    of_type = f"for model type {model_type!r}"
+    if "blocks" in known.fixed:
+        raise wrong_value(
+            f"the block must be one for all layers in {table.name} {of_type}; got one for each of "
+            f"{', '.join(known.fixed['blocks'])}"
+        )
     layout = known.fixed.get("layout")
     if layout is not None and rope.layout.removesuffix("_to_half") != layout:
-        raise wrong_value(
-            f"layout must be {layout!r} in {table.name} for model type {model_type!r}; got {rope.layout!r}"
-        )
+        raise wrong_value(f"layout must be {layout!r} in {table.name} {of_type}; got {rope.layout!r}")
     if "rope_theta" not in known.keys and not isclose(known.fixed.get("base", 0.0), block["rope_theta"], rel_tol=1e-12):
         raise unread(table.name, "rope_theta", model_type)
     rotated = known.fixed.get("rotated")
