@@ -315,7 +315,7 @@ def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | No
         causes = tuple("rotation" if cause == "unknown" else cause for cause in causes)
     is_comparable = has_results or set(causes) != {"unknown"}
     # The advice on "unknown" is to call `identify`, which would say the same problems once more.
-    unhelpful = {"unknown"} if any(each.problems for each in both) else {}
+    unhelpful = {"unknown"} if any(each.problems for each in both) else set()
     advice = _advice([cause for cause in causes if cause not in unhelpful]) if is_comparable else (OF_CALLS,)
     return Comparison(
         same=is_same,

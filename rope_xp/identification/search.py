@@ -294,8 +294,8 @@ class Search:
         if angles.offset is None:
             raise Ended  # `_angles` has concluded why
         precision = angles.precision_with(angles.frequencies.values, angles.frequencies.errors)
-        size = rotations.magnitude, rotations.magnitude_error
-        measured = Measured(rotations.channels, angles, of_axes, *size, precision)
+        magnitude, error = rotations.magnitude, rotations.magnitude_error
+        measured = Measured(rotations.channels, angles, of_axes, magnitude, error, precision)
         if not angles.exchanged:
             self.conclude(direction=measured.direction)
         return measured

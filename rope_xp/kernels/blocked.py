@@ -147,7 +147,7 @@ def _rotate_few(x: Any, sin: Array, cos: Array, out: Any, rotation: Rotation) ->
         numbers = x
     with np.errstate(over="ignore") if converted else nullcontext():  # overflow gives infinity, as in other kernels
         if _are_few_rows(numbers, sin, rotation):
-            (out[...],) = _prepare_rows([numbers], sin, rotation, False).run([numbers], [(sin, cos)])
+            out[...] = _prepare_rows([numbers], sin, rotation, False).run([numbers], [(sin, cos)])[0]
             return
         first, second = _channels(numbers, rotation.read)
         sine_of_first, sine_of_second = (xp.subtract, xp.add) if not rotation.inverse else (xp.add, xp.subtract)
