@@ -57,7 +57,7 @@ class Frequencies:
             self.axis_of_pair = _axis_of_pair(columns)
             if self.axis_of_pair is not None:
                 rows = (tuple(column[axis] for column, axis in zip(columns, self.axis_of_pair)),)
-        self.rows = tuple(Row(row, row_shape) for row in rows)
+        self.rows = tuple(Row(row, row_shape, axis) for axis, row in enumerate(rows))
 
     def sizes(self) -> list[float]:
         return [abs(w) for row in self.rows for w in row.inv_freq]
@@ -91,7 +91,7 @@ def _axis_of_pair(columns: list[tuple[float, ...]]) -> tuple[int, ...] | None:
 class Row:
     """Frequencies of one position axis, "pairs" or "heads pairs": floats, or one row of an array."""
 
-    def __init__(self, inv_freq: Any, shape: tuple[int, ...], axis: int = 0):
+    def __init__(self, inv_freq: Any, shape: tuple[int, ...], axis: int):
         self.are_floats = isinstance(inv_freq, tuple)
         self.shape = shape
         self._inv_freq: Any = inv_freq

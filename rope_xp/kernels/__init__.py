@@ -102,12 +102,12 @@ def _rotate_by(
     names: list[str], xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False, *, requested: str
 ) -> list[Any]:
     """Rotate by aligned angles, each array with the kernel of that name. Arrays of one kernel may need one launch."""
-    if len(set(names)) > 1:
+    name, *others = set(names)
+    if others:
         return [
             _rotate_by([name], [x], [group], rotation, inplace, requested=requested)[0]
             for name, x, group in zip(names, xs, angles)
         ]
-    (name,) = set(names)
     if name == "triton" and not is_traced_tensor(xs[0]):
         return _launch(xs, angles, rotation, _kernel_module(name), inplace, requested=requested)
     tables: Any = angles if name == "numba" else reference.tables_of(angles)  # numba selects rows itself

@@ -129,9 +129,6 @@ def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace:
     are_complex = rotation.read == rotation.write == "interleaved"
     for x, (sin, cos), out in zip(xs, tables, outs):
         rotate = _rotate_block if are_complex or prod(x.shape) > FEW else _rotate_few
-        if x.shape[-1] == 2 * sin.shape[-1] and rotation.blocks == 1:
-            rotate(x, sin, cos, out, rotation)
-            continue
         for block in rotation.by_block(x, sin, cos, out):
             rotate(*block, rotation)
     return outs

@@ -89,11 +89,9 @@ def pair_of(sincos: Any) -> tuple[Any, Any]:
 def check_tables(arrays: Sequence[Array], sincos: tuple[Any, Any], columns: int | None = None) -> bool:
     """Whether tables fit all arrays as they are. Those that cannot be converted, or lack `columns`, are errors."""
     sin, cos = sincos
-    xp, are_ready, last_dtype = libraries.namespace(arrays[0]), True, None
+    xp, are_ready = libraries.namespace(arrays[0]), True
     for x in arrays:
-        if last_dtype is not None and x.dtype == last_dtype:  # neighbouring arrays of one dtype share their tables
-            continue
-        last_dtype, in_float64 = x.dtype, libraries.dtype_name(x.dtype) == "float64"
+        in_float64 = libraries.dtype_name(x.dtype) == "float64"
         dtype = xp.float64 if in_float64 else xp.float32
         for name, table in (("sin", sin), ("cos", cos)):
             if not _is_ready(table, x, dtype):

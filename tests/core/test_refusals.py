@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from refusals import CALLS, ON_HOST, OTHERS, X, cases, public_functions
 
-from rope_xp import rotate_half
+from rope_xp import RotaryEmbedding, rotate_half
 
 CASES = cases(CALLS, ON_HOST)
 
@@ -77,6 +77,10 @@ def test_numbers_count_wherever_they_lie(kind, tmp_path):
             # Another kernel, which serves this memory, may round products of numbers below 8 otherwise.
             atol = 8 * 2.0**-23 if one.dtype.kind == "f" else 0
             np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=name)
+
+
+def test_what_a_file_gives_lies_in_memory(tmp_path):
+    assert type(RotaryEmbedding(head_dim=14, layout="half", base=100.0)(in_a_file(X, tmp_path), seq_dim=0)) is np.ndarray
 
 
 def test_every_public_function_is_here():

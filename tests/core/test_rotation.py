@@ -1,6 +1,7 @@
 """How channels turn: every call, by every kernel, multiplies complex numbers in float64, and rounds once."""
 
 from functools import partial
+from itertools import permutations
 
 import einops
 import numpy as np
@@ -10,7 +11,7 @@ from compare import assert_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rotations import ORDERS, WRITABLE, copied, in_bytes, rotations
-from samples import radians, random
+from samples import embedding, radians, random
 
 from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, rotate_every_two, rotate_half
 
@@ -58,6 +59,20 @@ def test_a_vector_alone_takes_a_row_of_tables(xp, kernel):
     x, angles = random(14), radians(7)
     result = apply_rotary_pos_emb(xp.array(x), xp.tables(angles), kernel=kernel)
     assert_numbers(xp, result, oracle.rotate(x, angles, "interleaved"), 1e-6)
+
+
+def test_arrays_of_one_call_turn_as_each_alone(xp, kernel):
+    """By tables and by rows of them: neighbours may share their tables, but not with another dtype."""
+    rope, where = embedding(head_dim=14, base=100.0, kernel=kernel), np.asarray([2, 7, 1, 8, 2], np.int32)
+    for first, second in permutations(xp.floats, 2):
+        xs = [xp.random(5, 14, dtype=dtype) for dtype in (first, second, first, second)]
+        rows = rope.sincos(np.arange(9), like=max(xs, key=lambda x: xp.dtype_of(x) == "float64"))
+        first_rows = [table[:5, :] for table in rows]
+        for options in ({"sincos": first_rows}, {"sincos": rows, "positions": where}):
+            for x, result in zip(xs, rope(*xs, **options, seq_dim=0), strict=True):
+                alone = rope(x, **options, seq_dim=0)
+                assert result.dtype == x.dtype
+                np.testing.assert_array_equal(xp.numpy(result), xp.numpy(alone))
 
 
 def test_inputs_are_left_alone():

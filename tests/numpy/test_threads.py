@@ -162,14 +162,14 @@ def test_without_openmp_plain_threads_run(monkeypatch, tmp_path, file):
     assert threads._openmp.__wrapped__(of_torch=False) is None
 
 
-@pytest.mark.parametrize("is_fork, is_worker", [(True, False), (False, True)])
-def test_a_fork_and_a_worker_of_multiprocessing_work_alone(is_fork, is_worker, monkeypatch):
+@pytest.mark.parametrize("is_fork, is_worker, count", [(True, False, 1), (False, True, 1), (False, False, 2)])
+def test_a_fork_and_a_worker_of_multiprocessing_work_alone(is_fork, is_worker, count, monkeypatch):
     monkeypatch.setattr(threads, "_forked", [True] * is_fork)
     monkeypatch.setattr("multiprocessing.process.parent_process", lambda: 1 if is_worker else None)
-    monkeypatch.setattr(threads, "_openmp", None)  # it is not asked
+    monkeypatch.setattr(threads, "_openmp", lambda of_torch: None)
     done = []
-    threads.run(entry_of(lambda _: done.append(1) or 3), 0, 3, 2)
-    assert done == [1]
+    threads.run(entry_of(lambda _: done.append(1) or 4 // count), 0, 4, 2)
+    assert done == [1] * count
 
 
 def test_the_region_is_left_when_the_work_is_interrupted(pause, monkeypatch):

@@ -169,7 +169,10 @@ def arrays(xp, x):
         types.append((apply(x, table(xp, 5, 7, dtype=half)), r"sin must be float32 or float64"))
     if "float64" in xp.floats:
         double = xp.array(np.zeros((2, 5, 3, 14)), "float64")
-        types.append((apply(double, good), r"float64.*; got sin in float32"))
+        types += [
+            (call, r"float64.*; got sin in float32")
+            for call in (apply(double, good), partial(ROPE, x, double, sincos=good, seq_dim=1))
+        ]
     return raising(values, types)
 
 

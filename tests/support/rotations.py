@@ -192,7 +192,7 @@ class Rotation:
                 found.sincos.append([np.moveaxis(table, -2, self.heads_axis) for table in apart])
 
     def assert_rotated(self, xp, result, x, sincos, span):
-        """Products and sums in float32, or in float64 where all is, and one rounding to the dtype of `x`.
+        """Products and sums in float32, or in float64 for float64, and one rounding to the dtype of `x`.
 
         Tables that were made are within 2e-7, or 4e-16 in float64. Channels in no pair keep their numbers.
         """
@@ -200,7 +200,7 @@ class Rotation:
         dtype, x, result = xp.dtype_of(x), xp.numpy(x), xp.numpy(result)
         truth, length = oracle.rotate_pairs(x, *sincos, span)
         scale = max(1.0, *(np.nanmax(np.abs(table), initial=0.0) for table in sincos))
-        unit, tables = (2.0**-53, 4e-16) if set(self.dtypes) == {"float64"} else (2.0**-24, 2e-7)
+        unit, tables = (2.0**-53, 4e-16) if dtype == "float64" else (2.0**-24, 2e-7)
         arithmetic = 4 * (unit + tables * (self.source not in ("tables", "rows"))) * scale * length
         rounding = 0.0 if dtype in ("float32", "float64") else ROUNDOFF[dtype] * (np.abs(truth) + arithmetic)
         least = 2.0**-25 if dtype == "float16" else 0.0  # below the normal numbers, they are 2**-24 apart
@@ -211,7 +211,7 @@ class Rotation:
 
 @st.composite
 def rotations(draw, xp, layout, is_usual):
-    """Of one or two arrays, queries and keys of other head counts and dtypes, by every source of angles.
+    """Of one, two or four arrays, queries and keys of other head counts and dtypes, by every source of angles.
 
     A part of the width, which begins anywhere and falls into blocks; axes in any order and memory, some of them empty.
     Usual ones are of all of the width or its first part, in memory of their own.
@@ -237,11 +237,11 @@ def rotations(draw, xp, layout, is_usual):
     used = without_heads if lead is None else [*without_heads[:lead], "seq"]
     whole = tuple((name != "seq" or lead is None) and draw(st.booleans()) for name in used)
     has_heads = "heads" in used and not whole[used.index("heads")]
-    count = draw(st.integers(1, 2))
     of_k = heads if of_heads or has_heads else draw(st.sampled_from([1, 2, heads]))
-    of_k = shape if count == 1 else tuple(of_k if name == "heads" else size_of[name] for name in names) + (dim,)
+    of_k = tuple(of_k if name == "heads" else size_of[name] for name in names) + (dim,)
     dtype = draw(st.sampled_from(xp.floats))
     other = draw(st.sampled_from([dtype, *xp.floats]))
+    arrays = [(dtype, shape), (other, of_k), (dtype, of_k), (other, shape)][: draw(st.sampled_from([1, 2, 2, 4]))]
     frequencies = draw(st.integers(0, 2**32 - 1))
     frequencies = np.random.default_rng(frequencies).standard_normal((position_axes, heads if of_heads else 1, pairs))
     is_learned = xp.name != "numpy" and draw(st.booleans())
@@ -262,7 +262,7 @@ def rotations(draw, xp, layout, is_usual):
         seq_axis,
         heads_axis,
         draw(st.sampled_from([seq_axis, seq_axis - len(shape)])),
-        tuple((kind, draw(memories(xp, each, is_usual))) for kind, each in [(dtype, shape), (other, of_k)][:count]),
+        tuple((kind, draw(memories(xp, each, is_usual))) for kind, each in arrays),
         source,
         lead,
         whole,
