@@ -379,15 +379,16 @@ def test_identify_says_which_positions_were_tried():
     assert identify(lambda x, p: rotate(x, p * (p != 4000)), HEAD_DIM).rope is None
 
 
-@for_each("reverse, sign", product((True, False), (1.0, -1.0)))
-def test_sines_and_cosines_exchanged_in_both_directions(sign, reverse):
+@for_each("reverse, sign, rope", product((True, False), (1.0, -1.0), (ROPE, ROPE.replace(sections=Sections((4, 4))))))
+def test_sines_and_cosines_exchanged_in_both_directions(rope, sign, reverse):
     """Reversed after they are exchanged, or before."""
+    w = np.atleast_2d(rope.inv_freq)
 
     def fn(x, positions):
-        angles = sign * positions[:, None] * FREQUENCIES * (-1.0 if reverse else 1.0)
+        angles = sign * np.einsum("as,ap->sp", np.atleast_2d(positions), w) * (-1.0 if reverse else 1.0)
         return oracle.rotate(x, sign * np.pi / 2 - angles, "half")
 
-    report = compare(fn, ROPE, shape="seq dim")
+    report = compare(fn, rope, shape="seq dim")
     reversed_too = reverse == (sign > 0)
     assert {*report.causes} == {"sincos order", *(["direction"] if reversed_too else [])}, report.summary
 

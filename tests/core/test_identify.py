@@ -310,6 +310,7 @@ FUNCTIONS = [
     (lambda x: x, dict(is_rotation=None), r"takes \(x\); wrap it in a function that takes \(x, positions\)"),
     (lambda x, cos, sin: x, dict(is_rotation=None), r"takes \(x, cos, sin\); wrap it in a function"),
     (lambda *of: len(*of), dict(is_rotation=None), "raises TypeError: len"),
+    (next, dict(is_rotation=None), "raises TypeError: .*iterator"),  # a function without a signature
     # State, lengths and axes.
     (caching(), dict(stateful=True, rope=ROPE, flaw="keeps state"), "repeats the positions of the first call"),
     (growing(), dict(stateful=True, rope=None), "gives another result after a long one"),

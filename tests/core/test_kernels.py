@@ -187,7 +187,7 @@ def test_small_numbers_of_float16_are_told_by_their_bits():
     assert [memory.are_small(each) for each in halves[:, None]] == (np.abs(halves) < 2**14).tolist()
 
 
-@pytest.mark.parametrize("largest", [2.0**14, np.inf, np.nan], ids=str)
+@pytest.mark.parametrize("largest", [1.0, 2.0**14, np.inf, np.nan], ids=str)
 def test_float16_is_rounded_once(largest):
     """All numbers of float16 and angles enough for ties. NumPy's operations round on the bits, unless one is large."""
     x = np.arange(2**16, dtype=np.uint16).view(np.float16)
