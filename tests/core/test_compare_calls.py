@@ -185,6 +185,14 @@ def test_off_by_one_on_three_axes_is_an_offset():
     assert not report.same and report.causes == ("axis",)
 
 
+@for_each("dtype", ["float64", "float32"])
+def test_frequencies_given_as_numbers_are_known_when_they_are_rounded(dtype):
+    given = ROPE.replace(base=None, inv_freq=(0.3 + FREQUENCIES).tolist())
+    w = (0.3 + FREQUENCIES).astype(dtype).astype(np.float64)
+    report = compare(lambda x, p: oracle.rotate(x, p[:, None] * w, "interleaved"), given, shape="seq dim")
+    assert report.causes == ("layout",)
+
+
 LONG_YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
 RULED = WIDE.replace(scaling=LONG_YARN)
 
