@@ -14,7 +14,7 @@ from rope_xp.description import describe
 from rope_xp.errors import public, wrong_type, wrong_value
 from rope_xp.frequencies import Scaling, XPos
 from rope_xp.kernels import KERNELS, Kernel
-from rope_xp.kernels.angles import PHASES, Phase, SinCos, TableProgram, fast_table_program
+from rope_xp.kernels.angles import PHASES, GeneralTableProgram, Phase, SinCos, fast_table_program
 from rope_xp.kernels.plan import (
     angles_of_call,
     angles_of_rerotation,
@@ -385,7 +385,7 @@ class RotaryEmbedding:
         program = None if key is None else self._plans.get(key)
         if program is not None:
             return SinCos(*program.run(positions, like))
-        program = TableProgram.of(self, role)
+        program = GeneralTableProgram.of(self, role)
         sincos = program.run(positions, like)
         if role is not None or self.xpos is not None:
             checks.one_of("role", role, ROLES)

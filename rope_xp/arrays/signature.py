@@ -48,6 +48,7 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
         facts = [_FACTS[type(x)](x) for x in arrays]
     except RuntimeError:  # nested and sparse tensors have no shape or no strides
         return None
+    # Facts of a class that is new have just added its state.
     state = _STATES.get(type(arrays[0]), _no_facts)()
     return None if state is None or None in facts else (kinds, options, _generation, state, *facts)
 

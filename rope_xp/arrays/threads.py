@@ -46,16 +46,16 @@ class _Pause:
 _pause = _Pause()
 
 
-def run(entry: Any, argument: int, parts: int, count: int, *memory: Any) -> None:
+def run(entry: Any, argument: int, parts: int, count: int, *owners: Any) -> None:
     """Do all `parts` of some work in up to `count` threads. Each calls `entry(argument)` until no part is left."""
-    # Threads hold `memory`, the owners of what is read and written: a thread that starts late still reads the argument,
-    # and an interrupt may end the wait for other threads.
+    # Threads hold the `owners` of the memory that is read and written: a thread that starts late still reads the
+    # argument, and an interrupt may end the wait for other threads.
     if count == 1 or _is_worker() or perf_counter() < _pause.end:
         entry(argument)
         return
     region = _openmp(_has_torch())
     if region is None:
-        _run_in_plain_threads(entry, argument, parts, count, memory)
+        _run_in_plain_threads(entry, argument, parts, count, owners)
         return
     start, finish = region
     task, called = ctypes.cast(entry, ctypes.c_void_p), perf_counter()
@@ -69,12 +69,12 @@ def run(entry: Any, argument: int, parts: int, count: int, *memory: Any) -> None
     _pause.after(work, perf_counter() - called - work, done / parts)
 
 
-def _run_in_plain_threads(entry: Any, argument: int, parts: int, count: int, memory: tuple[Any, ...]) -> None:
+def _run_in_plain_threads(entry: Any, argument: int, parts: int, count: int, owners: tuple[Any, ...]) -> None:
     """Do the work in plain threads, and wait only for threads that have begun a part."""
     counts: SimpleQueue[int] = SimpleQueue()
     try:
         for _ in range(count - 1):
-            start_new_thread(lambda *_: counts.put(entry(argument)), memory)
+            start_new_thread(lambda *_: counts.put(entry(argument)), owners)
     except RuntimeError:  # the process may start no more threads: those that run do all parts
         pass
     done = entry(argument)

@@ -150,10 +150,11 @@ def assert_same(
         raise AssertionError(f"assert_same: {report.a} must agree with {report.b}; got: {words}")
 
 
-def _comparison(given: Values, of_config: object, *options: Any) -> Comparison:
-    from rope_xp.comparison.steps import choice_of, choices_of, comparison, options_of, subject_of
+def _comparison(given: Values, of_configs: object, *options: Any) -> Comparison:
+    """The comparison of the two that are given by their names in messages. `options` are those of `options_of`."""
+    from rope_xp.comparison.steps import arguments_of_configs, comparison, options_of, subject_of
 
-    choice, checked = choice_of(of_config), options_of(*options)
-    choices = choices_of(choice, *given.values())
-    first, second = (subject_of(*each, choice) for each, choice in zip(given.items(), choices))
-    return comparison(first, second, checked)
+    arguments = arguments_of_configs(of_configs, *given.values())
+    checked = options_of(*options)
+    a, b = (subject_of(name, each, of_config) for (name, each), of_config in zip(given.items(), arguments))
+    return comparison(a, b, checked)

@@ -78,9 +78,18 @@ def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: A
     return Options(head_dim, context if context is None else int(context), tolerance, ignored, call)
 
 
-def choice_of(options: object) -> Values:
-    if options is None:
-        return {}
+def arguments_of_configs(options: object, a: object, b: object) -> tuple[Values, Values]:
+    """The arguments of `from_config` for each of the two. The flags of an engine are those of the second config."""
+    given = _checked_arguments({} if options is None else options)
+    plain = {name: value for name, value in given.items() if name != "flags"}
+    if given.get("flags") is None:
+        return plain, plain
+    if not (_is_config(a) or _is_config(b)):
+        raise wrong_type(f"flags of options must be given with a config; got {type(a).__name__} and {type(b).__name__}")
+    return (plain, given) if _is_config(b) else (given, plain)
+
+
+def _checked_arguments(options: object) -> Values:
     if not isinstance(options, Mapping):
         raise wrong_type(f"options must be a mapping of arguments of from_config; got {type(options).__name__}")
     _, *known = inspect.signature(from_config).parameters  # without `config`
@@ -90,34 +99,24 @@ def choice_of(options: object) -> Values:
     return dict(options)
 
 
-def choices_of(choice: Config, a: object, b: object) -> tuple[Values, Values]:
-    """The arguments for each of the two. The flags of an engine are those of the second config."""
-    plain = {name: value for name, value in choice.items() if name != "flags"}
-    if choice.get("flags") is None:
-        return plain, plain
-    if not (_is_config(a) or _is_config(b)):
-        raise wrong_type(f"flags of options must be given with a config; got {type(a).__name__} and {type(b).__name__}")
-    return (plain, dict(choice)) if _is_config(b) else (dict(choice), plain)
-
-
 def _is_config(given: object) -> bool:
     if isinstance(given, (str, os.PathLike, Mapping)):
         return True
     return hasattr(given, "to_dict") and not callable(given)
 
 
-def subject_of(name: str, given: object, choice: Config) -> Subject:
+def subject_of(name: str, given: object, of_config: Config) -> Subject:
     rope = given.rope if isinstance(given, RotaryModule) else given
     if rope is None or isinstance(rope, RotaryEmbedding):
         return Subject("no rotation" if rope is None else short_repr(rope), rope)
     if _is_config(given):
-        rope = from_config(given, **choice)
-        has_flags = choice.get("flags") is not None
-        path = os.fsdecode(given) if isinstance(given, (str, os.PathLike)) else "the config" if has_flags else ""
-        path += (" with the flags" if has_flags else "") + (": " if path else "")
+        rope = from_config(given, **of_config)
+        has_flags = of_config.get("flags") is not None
+        title = os.fsdecode(given) if isinstance(given, (str, os.PathLike)) else "the config" if has_flags else ""
+        title += (" with the flags" if has_flags else "") + (": " if title else "")
         found = rope._provenance if has_flags and rope is not None else None
         remarks = () if found is None else (f"{name} was read from {found.format}", *found.remarks)
-        return Subject(path + ("no rotation" if rope is None else short_repr(rope)), rope, remarks=remarks)
+        return Subject(title + ("no rotation" if rope is None else short_repr(rope)), rope, remarks=remarks)
     if not callable(given) or isinstance(given, type):
         raise wrong_type(
             f"{name} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
@@ -132,10 +131,11 @@ def subject_of(name: str, given: object, choice: Config) -> Subject:
 
 def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
     context = options.context or _context(a, b)
-    # Frequencies that are given as numbers do not say which base they have.
+    # The value that functions are measured against: that of `a`, unless it has numbers for frequencies, which do not
+    # say their base, and `b` has a value.
     reference = b.rope if a.rope is None or (b.rope is not None and a.rope.base is None) else a.rope
     head_dim = _head_dim(a, b, reference, options)
-    both: list[Finding] = []
+    findings: list[Finding] = []
     for each in (b, a):  # of two functions, what the second computes is what the first should compute
         if each.fn is None:
             found = finding_of_value(each.rope, reference)
@@ -143,7 +143,8 @@ def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
             probe = _probe(each.fn, reference, head_dim, options)
             found = finding_of_function(probe, reference, context, options.positions_ignored)
             reference = reference or (found.behaviour and found.behaviour.rope)
-        both.insert(0, found)
+        findings.append(found)
+    both = findings[::-1]
     tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.roundoff for each in both if each.probe)])
     directions = directions_of([reference])
     both = [confirmed(each, reference, directions, context, tolerance) for each in both]

@@ -72,13 +72,13 @@ class ProgramWithFallback(NamedTuple):
             return self.fallback.run(xs, angles)
 
 
-def program_of(plan: Any, xs: Sequence[Array], angles: Angles, is_prepared: bool) -> Any:
-    """The program of a `CallPlan`. If it `is_prepared`, it is for arrays and angles with the signatures of these."""
+def program_of(plan: Any, xs: Sequence[Array], angles: Angles, may_be_kept: bool) -> Any:
+    """The program of a `CallPlan`. If it `may_be_kept`, it is for arrays and angles with the signatures of these."""
     given = plan.frequencies_and_factor
     by_positions = None if given is None else _kernel_module("triton").ByPositions(*given)
     general = GeneralProgram(plan.kernels, plan.alignments, plan.rotation, plan.inplace, plan.requested, by_positions)
     name = plan.kernels[0]
-    if not is_prepared or len(set(plan.kernels)) > 1:
+    if not may_be_kept or len(set(plan.kernels)) > 1:
         return general
     if name == "xla":  # its programs align angles in a function that is compiled
         return _kernel_module("xla").prepare(angles, plan.alignments, plan.rotation)
@@ -132,7 +132,7 @@ def _with_fallback(kernel: object, requested: str) -> Any:
 
 
 def table_program_of(positions: Array, arrays: Sequence[Array], frequencies: Any, scale: float, kernel: str) -> Any:
-    """A program for float32 tables times `scale`: `run(positions, like)`. None without a fast method."""
+    """A program for float32 tables times `scale`; None without one. Like the general one, its `run` is given `like`."""
     in_float64 = any(libraries.dtype_name(x.dtype) == "float64" for x in arrays)
     if kernel == "reference" or in_float64 or not frequencies.are_floats or type(positions) is not type(arrays[0]):
         return None

@@ -169,7 +169,7 @@ def _geometric_frequencies(base: float, dim: object) -> exact_phases.Frequencies
     return frequencies
 
 
-class TableProgram(NamedTuple):
+class GeneralTableProgram(NamedTuple):
     """A program that checks positions and computes the tables of an embedding, in any library."""
 
     frequencies: exact_phases.Frequencies
@@ -179,7 +179,7 @@ class TableProgram(NamedTuple):
     sign: int = -1  # 1 for queries, if queries and keys have different tables
 
     @classmethod
-    def of(cls, rope: Embedding, role: str | None = None) -> "TableProgram":
+    def of(cls, rope: Embedding, role: str | None = None) -> "GeneralTableProgram":
         return cls(rope._frequencies, rope._scale, rope.phase, rope.kernel, 1 if role == "query" else -1)
 
     def unscaled(self, positions: Array, like: object) -> SinCos:

@@ -268,7 +268,7 @@ _LARGEST_DIGIT = (1 << _BITS) - 1
 _NUMBERS_PER_BLOCK = 2**12  # float64 arrays of this size stay in the first cache of a core
 
 
-class HostTables(NamedTuple):
+class TableProgram(NamedTuple):
     """The tables of integer positions, times `scale`."""
 
     frequencies: exact_phases.Frequencies
@@ -282,9 +282,9 @@ class HostTables(NamedTuple):
         return (sin, cos) if is_host else (memory.from_numpy(sin, positions), memory.from_numpy(cos, positions))
 
 
-def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> HostTables | None:
+def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> TableProgram | None:
     is_integer = libraries.dtype_name(positions.dtype) in ("int32", "int64") and memory.is_native(positions)
-    return HostTables(frequencies, scale) if is_integer and frequencies.is_single_row else None
+    return TableProgram(frequencies, scale) if is_integer and frequencies.is_single_row else None
 
 
 def exact_tables(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:

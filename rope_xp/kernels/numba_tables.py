@@ -32,7 +32,7 @@ _TAKEN, _POSITIONS, _SIN, _COS, _WORDS, _PARTS, _ROWS, _PAIRS, _IS_WIDE, _AXES, 
 _INT32, _INT64, _FLOAT32, _FLOAT64 = np.int32(0), np.int64(0), np.float32(0), np.float64(0)
 
 
-class Program(NamedTuple):
+class TableProgram(NamedTuple):
     """How tables are computed for positions of one dtype and shape."""
 
     functions: memory.Functions
@@ -51,7 +51,7 @@ class Program(NamedTuple):
         return sin, cos
 
 
-def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float = 1.0) -> Program | None:
+def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float = 1.0) -> TableProgram | None:
     """The program for positions of this dtype and shape, whose sines and cosines are multiplied by float32(scale)."""
     # None unless positions are int32 or int64 in native byte order, frequencies are floats, each pair follows one
     # position axis, and all heads have the same frequencies.
@@ -63,7 +63,7 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
     elif not frequencies.is_single_row:
         return None
     functions = memory.functions(positions, 4 * prod(shape) * frequencies.pairs)
-    return Program(functions, *_job(frequencies, kind, shape, scale))
+    return TableProgram(functions, *_job(frequencies, kind, shape, scale))
 
 
 def make_ready(positions: Array) -> bool:

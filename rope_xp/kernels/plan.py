@@ -6,7 +6,7 @@
 # - Angles (`Angles` in `reference.py`) say how far each array is rotated: tables, or positions.
 # - A program computes, by its method `run`: `CallPlan.program` rotates arrays, and `CallPlan.table_programs` compute
 #   tables. Kernels prepare fast programs for arrays like those of the first call with a signature. `GeneralProgram` and
-#   `TableProgram` prepare nothing, and accept all arrays.
+#   `GeneralTableProgram` prepare nothing, and accept all arrays.
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -24,7 +24,7 @@ from rope_xp.arrays.alignment import (
 from rope_xp.arrays.signature import Plans, signature_of
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.kernels import Kernel
-from rope_xp.kernels.angles import TableProgram, fast_table_program
+from rope_xp.kernels.angles import GeneralTableProgram, fast_table_program
 from rope_xp.kernels.reference import Angles, Rotation
 from rope_xp.kernels.tables import check_tables, convert_tables, pair_of
 from rope_xp.positions.sequence import count_from
@@ -137,9 +137,10 @@ def execute(
         if plan.source == "computed":
             plan = plan._replace(table_programs=_table_programs(plan, rope, arrays, positions, key is not None))
         angles = angles_of(plan, rope, arrays, tables, positions)
-        # No signature says whether learned frequencies need a derivative, nor whether those of another embedding do.
+        # Learned frequencies, also those of another embedding, may need a derivative in one call and none in the next,
+        # with the same signature. So a program for them is not kept.
         may_be_learned = len(tables) == 0 and (plan.source == "change" or not rope._frequencies.are_floats)
-        program = kernels.program_of(plan, arrays, angles, is_prepared=key is not None and not may_be_learned)
+        program = kernels.program_of(plan, arrays, angles, may_be_kept=key is not None and not may_be_learned)
         has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.GeneralProgram)
         given = tables if positions is None else (*tables, positions)
         plan = plan._replace(program=program, extents=memory.extents((*arrays, *given)) if has_extents else None)
@@ -167,7 +168,7 @@ def angles_of_call(plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tab
         positions = checks.convert_positions("positions", positions, arrays[0])
     if plan.source == "positions":
         return [(positions,)] * len(arrays)
-    if not isinstance(plan.table_programs[0], TableProgram):
+    if not isinstance(plan.table_programs[0], GeneralTableProgram):  # of a kernel: all arrays take its tables
         return [plan.table_programs[0].run(positions, arrays[0])] * len(arrays)
     widest = next((array for array in arrays if libraries.dtype_name(array.dtype) == "float64"), arrays[0])
     # The first tables are those of the query, and the last ones those of keys. Without xpos, there is only one program.
@@ -186,7 +187,7 @@ def angles_of_shift(
             delta = libraries.namespace(delta).stack([delta] * rope.axes)
     change = checks.convert_positions("delta", delta, k)
     change = libraries.with_axes(libraries.namespace(change), change, plan.delta_shape)
-    sin, cos = TableProgram.of(rope).unscaled(change, k)
+    sin, cos = GeneralTableProgram.of(rope).unscaled(change, k)
     if rope.xpos is not None:
         # The change of a key's scale over `delta` tokens does not depend on the centre.
         scale = rope._scale.over(change, -1, sin)
@@ -213,17 +214,17 @@ def _rows(plan: CallPlan, arrays: tuple[Any, ...], tables: Any, positions: Array
 
 
 def _table_programs(
-    plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], positions: Array, is_kept: bool
+    plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], positions: Array, may_be_kept: bool
 ) -> tuple[Any, ...]:
     """The programs that compute tables from positions: for the query and for keys, or one for all arrays."""
     if rope.xpos is not None:
-        return tuple([TableProgram.of(rope, role) for role in ("query", "key")])
+        return tuple([GeneralTableProgram.of(rope, role) for role in ("query", "key")])
     fast = None
-    if is_kept and plan.are_ready:
+    if may_be_kept and plan.are_ready:
         if positions is None:
             positions = count_from("positions", 0, libraries.size_of(arrays[0], plan.seq_axis), like=arrays[0])
         fast = fast_table_program(rope, positions, arrays)
-    return (TableProgram.of(rope) if fast is None else fast,)
+    return (GeneralTableProgram.of(rope) if fast is None else fast,)
 
 
 def rotate_by_tables(
@@ -290,14 +291,14 @@ def _plan_positions(
     else:
         seq_axis = checked_seq_axis(arrays, seq_dim)
         shape = (arrays[0].shape[seq_axis],)
-    of_positions = _alignments_of_positions("positions", rope, shape, arrays, seq_dim)
+    of_positions = _alignments_if_heads_share("positions", rope, shape, arrays, seq_dim)
     are_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
     if heads_dim is None and _kernel_computes_angles(rope, positions, arrays):
         plan = _plan(rope, "positions", of_positions, arrays, are_ready=are_ready, seq_axis=seq_axis)
         return plan._replace(frequencies_and_factor=(rope._frequencies, rope._scale.attention_factor))
     if rope.xpos is not None and len(arrays) == 1:
         raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
-    of_tables = _alignments_of_tables(rope, shape, of_positions, arrays, seq_dim, heads_dim)
+    of_tables = _alignments_of_computed_tables(rope, shape, of_positions, arrays, seq_dim, heads_dim)
     return _plan(rope, "computed", of_tables, arrays, are_ready=are_ready, seq_axis=seq_axis)
 
 
@@ -310,8 +311,8 @@ def _plan_change(
     seq_dim: int,
     heads_dim: int | None,
 ) -> CallPlan:
-    alignments = _alignments_of_positions(name, rope, shape[leading:], arrays, seq_dim)
-    alignments = _alignments_of_tables(rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
+    alignments = _alignments_if_heads_share(name, rope, shape[leading:], arrays, seq_dim)
+    alignments = _alignments_of_computed_tables(rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
     # Rotated keys have the layout that the rotation wrote.
     plan = _plan(rope, "change", alignments, arrays, delta_shape=shape)
     return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
@@ -341,14 +342,14 @@ def _check_heads(rope: Embedding, heads_dim: int | None) -> None:
         )
 
 
-def _alignments_of_positions(
+def _alignments_if_heads_share(
     name: str, rope: Embedding, shape: Sequence[int], arrays: Sequence[Array], seq_dim: int
 ) -> list[Alignment]:
     """The alignments of positions of this shape. Empty if heads have their own frequencies: only tables are aligned."""
     return [] if rope.heads is not None else alignments_of_positions(name, shape, arrays, seq_dim)
 
 
-def _alignments_of_tables(
+def _alignments_of_computed_tables(
     rope: Embedding,
     shape: Sequence[int],
     alignments: list[Alignment],

@@ -38,7 +38,7 @@ class Program(NamedTuple):
         return [_rotate_unaligned(x, sin, cos, alignment, self.rotation) for x, (sin, cos), alignment in arguments]
 
 
-class TablesProgram(NamedTuple):
+class TableProgram(NamedTuple):
     """Float32 tables of positions outside `jax.jit`."""
 
     inv_freq: tuple[Any, ...]
@@ -53,8 +53,8 @@ def prepare(angles: Angles, alignments: Sequence[Any], rotation: Rotation) -> Pr
     return Program(tuple([each._replace(shape=each.shape + more) for each, more in zip(alignments, columns)]), rotation)
 
 
-def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> TablesProgram | None:
-    return TablesProgram(frequencies.inv_freq, scale) if positions.dtype in (jnp.int32, jnp.int64) else None
+def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> TableProgram | None:
+    return TableProgram(frequencies.inv_freq, scale) if positions.dtype in (jnp.int32, jnp.int64) else None
 
 
 @partial(jax.jit, static_argnames=("inv_freq", "dtype", "scale"), inline=True)

@@ -18,18 +18,18 @@ Written = Values | list[str]  # keys, or arguments of a command line
 class Writer(NamedTuple):
     """How an embedding is written for a target."""
 
-    place: str  # the module here, and its function `write(rope, options)`
+    function: str  # its module here and its name; it is called with an embedding and `Options`
     result: str  # what the function returns, in words
     engine: str = ""  # whose tables (`rope_xp/configs/engines`) it reads, and whose version may be given
     takes_architecture: bool = False  # of a GGUF file
-    # The function `with_length(settings, length)`, as `place`. Empty if the settings need nothing for a length. With
-    # `takes_architecture`, it is also given the embedding and the options.
+    # The function that is called with settings and a length, likewise. Empty if the settings need nothing for a length.
+    # With `takes_architecture`, it is also given the embedding and the options.
     length: str = ""
     # The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
-    # others stay as the file has them; or "each", those of the embedding, as keys of each type have a place.
+    # others stay as the file has them; or "each", those of the embedding: a config has a block for each type of layers.
     layers: str = "all"
-    # The function `write(ropes, options)` for layers that differ, by their types, as `place`. Empty if the settings of
-    # each type are joined.
+    # The function for layers that differ, which is called with embeddings by type and `Options`. Empty if the settings
+    # of each type are joined.
     of_types: str = ""
 
 
@@ -112,7 +112,7 @@ def config_for(rope: Embedding, target: str, options: Options) -> Written:
             names = " and ".join(f'"{each}"' for each in accepted[name])
             raise wrong_value(f"{name} must be given only for {names}; got {value!r}")
     require_layers(rope, target, writer.layers)
-    return _function(writer.place)(rope, options)
+    return _function(writer.function)(rope, options)
 
 
 def require_layers(rope: Embedding, target: str, accepted: str) -> None:

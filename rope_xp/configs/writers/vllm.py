@@ -35,7 +35,7 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
             f"{table.name} must have one block for each type of layers for model type "
             f"{rope._provenance.model_type!r}; got one embedding: rope-xp convert FILE --to vllm writes all of them"
         )
-    require_layers(rope, "vllm", "all")
+    require_layers(rope, "vllm", "all")  # one block for all layers, unlike the nested ones of `flags_of_types`
     return _flags(_keys(rope, table, reading), path)
 
 
@@ -73,10 +73,9 @@ def _place(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Re
     """The table of the version, what it reads for the model type, and the keys that lead to the text config."""
     table, source = engines.table("vllm", options.engine_version), rope._provenance
     require_text(rope, table.name)
+    # The class of the whole model reads its text config, too.
     reading = table.of(source.file_type) or table.of(source.model_type)
-    if reading is not None and source.path not in ((), reading.path):
-        reading = None  # another part than the language model
-    if reading is not None:
+    if reading is not None and source.path in ((), reading.path):  # else it is another part than the language model
         return table, reading, reading.path
     if source.model_type:
         engines.warn(
@@ -89,21 +88,23 @@ def _place(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Re
 def _keys(rope: Embedding, table: engines.Table, reading: engines.Reading) -> Values:
     """The keys of the config, of which vLLM reads all and computes this embedding."""
     model = rope._provenance.model_type
-    wanted = f"{table.name} must read" if not model else f"{table.name}, model type {model!r}, must read"
+    must_read = f"{table.name} must read" if not model else f"{table.name}, model type {model!r}, must read"
     layout = reading.fixed.get("layout", rope.layout)
     if not rope.layout.startswith(layout):
-        raise wrong_value(f"{wanted} layout {rope.layout!r}; got a class whose layout is always {layout!r}")
+        raise wrong_value(f"{must_read} layout {rope.layout!r}; got a class whose layout is always {layout!r}")
     block, others = _block(rope, reading)
     name = block["rope_type"]
     read = reading.rules.get("deepseek_yarn" if name == "yarn" and _is_latent(rope, reading) else name)
     if read is None:
-        raise wrong_value(f"{wanted} rope_type {name!r}; got a class that reads {', '.join(sorted(reading.rules))}")
-    whole = {"partial_rotary_factor": 1.0} if reading.path or "partial_rotary_factor" in reading.keys else {}
-    if rope.rotary_dim == rope.head_dim and "partial_rotary_factor" in read:
-        block = whole | block  # its default is another one, or the old value stays
-    missing = [key for key in block if key not in read | {"rope_type", "factor", "attention_factor"}]
+        raise wrong_value(f"{must_read} rope_type {name!r}; got a class that reads {', '.join(sorted(reading.rules))}")
+    # If the whole head is rotated, the share is written where it would not be 1 without: the class fills in another
+    # one, or the config, with which overrides are merged, states one.
+    may_be_partial = reading.path or "partial_rotary_factor" in reading.keys
+    if may_be_partial and rope.rotary_dim == rope.head_dim and "partial_rotary_factor" in read:
+        block = {"partial_rotary_factor": 1.0} | block
+    missing = [key for key in block if key not in {*read, "rope_type", "factor", "attention_factor"}]
     if missing:
-        raise wrong_value(f"{wanted} {missing[0]} with rope_type {name!r}; got a class that does not")
+        raise wrong_value(f"{must_read} {missing[0]} with rope_type {name!r}; got a class that does not")
     return {"rope_parameters": block, **others}
 
 
@@ -113,6 +114,7 @@ def _is_latent(rope: Embedding, reading: engines.Reading) -> bool:
 
 
 def _block(rope: Embedding, reading: engines.Reading) -> tuple[Values, Values]:
+    """The rotary block, and the keys beside it."""
     rule = rope.scaling
     if isinstance(rule, DynamicNTKScaling):
         return _of_dynamic(rope, rule, reading)
