@@ -40,8 +40,8 @@ def _first_width(config: LayerConfig, ways: list[str]) -> int:
             return family.defaults[way]
     tried = " or ".join(" / ".join(way.split("/")) for way in ways)
     raise wrong_value(
-        f"{tried} must be given; got neither in {keys.name}: its class in transformers may have a default (load "
-        f"the config with it, and pass the object)"
+        f"{tried} must be given; got none in {keys.name}: its config class may have a default (load the config with it, "
+        f"and pass the object)"
     )
 
 
