@@ -11,7 +11,7 @@ Rope = TypeVar("Rope")
 class Default(NamedTuple):
     """One value that a config did not state."""
 
-    row: str  # of `RotaryEmbedding.describe`, which shows the value
+    row: str  # of `RotaryEmbedding.describe`, which shows the value; empty if none does
     key: str  # of the config
     source: str  # such as "default of llama"
 

@@ -23,7 +23,8 @@ def frequencies_of(
     reverse: bool,
 ) -> tuple[float | None, Frequencies]:
     """The checked base, and the frequencies that follow from it or were given. If both are given, they must agree."""
-    base, rotary_dim = None if base is None else checks.at_least("base", base, 1.0), span[2]
+    _, _, rotary_dim = span
+    base = None if base is None else checks.at_least("base", base, 1.0)
     expected = None
     if base is not None and rotary_dim is not None:
         expected = _progression(base, rotary_dim, scaling, sections, reverse)

@@ -10,12 +10,13 @@ export const EMPTY = {
   short_factor: [], long_factor: [], short_mscale: null, long_mscale: null,
 };
 
-/* Each rule: its class in rope_xp, its parameters, and what it needs of the lengths, by their names in the class. */
+/* Each rule: its class in rope_xp, its parameters, and what it needs of the lengths, by their names in the class. Of
+   rules that configs of transformers do not have, `isStandard` is false. */
 export const RULES = {
   default: { label: "none", fields: [], lengths: {} },
   linear: { label: "linear (position interpolation)", name: "LinearScaling", fields: ["factor"], lengths: {} },
   "ntk-aware": { label: "NTK-aware", name: "NTKScaling", fields: ["factor"], lengths: {} },
-  ntk: { label: "NTK, mixed", name: "MixedNTKScaling", fields: ["factor", "mixed_b"], lengths: {} },
+  ntk: { label: "NTK, mixed", name: "MixedNTKScaling", fields: ["factor", "mixed_b"], lengths: {}, isStandard: false },
   dynamic: {
     label: "dynamic NTK", name: "DynamicNTKScaling", fields: ["factor"],
     lengths: { max_position_embeddings: "trained", seq_len: "target" },
@@ -209,9 +210,9 @@ export function pythonCode(s) {
 
 /* The `rope_parameters` of a config of transformers 5, as `rope.to_config()` gives them; null if it cannot. */
 export function ropeParameters(s) {
-  const { fields, lengths } = RULES[s.rule];
+  const { fields, lengths, isStandard = true } = RULES[s.rule];
   const isPartial = s.rotary_dim !== s.head_dim;
-  if (s.rule === "ntk" || (s.rule === "proportional" && isPartial)) return null;
+  if (!isStandard || (s.rule === "proportional" && isPartial)) return null;
   const isNTK = s.rule === "ntk-aware";
   const block = { rope_type: isNTK ? "dynamic" : s.rule, rope_theta: s.base };
   if (isNTK) block.alpha = s.factor;

@@ -23,7 +23,7 @@ from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.from_config import from_config
 from rope_xp.configs.parts import part_of
 from rope_xp.configs.readers.files import opened
-from rope_xp.configs.writers.gguf_architectures import NOT_ROTARY, gguf_layout
+from rope_xp.configs.writers.gguf_architectures import NO_ROTATION, gguf_layout
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.types import Config, Embedding, Values
 
@@ -162,7 +162,7 @@ def _gguf_layout(contents: Contents) -> tuple[str | None, str]:
     architecture, layout = contents.metadata.get("general.architecture"), gguf_layout(contents.metadata)
     if layout is not None:
         return layout, f"llama.cpp rotates the architecture {architecture!r} in this layout"
-    if architecture in NOT_ROTARY.split():
+    if architecture in NO_ROTATION.split():
         return None, f"llama.cpp does not rotate the architecture {architecture!r}"
     return None, f"the architecture {_shown(str(architecture))} is not in the list of llama.cpp"
 

@@ -21,7 +21,7 @@ from rope_xp.configs.keys import (
     misspelt_first,
     owned_by,
 )
-from rope_xp.configs.layers import ANY_LAYER, DEFAULT_BLOCK_NAME, LayerConfig, layers_of, nested_by, numbers_of
+from rope_xp.configs.layers import DEFAULT_BLOCK_NAME, NO_LAYER, LayerConfig, layers_of, nested_by, numbers_of
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import RULES, DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling
@@ -86,7 +86,7 @@ def embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
 
 
 def _embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
-    if not _has_rule(config):
+    if not _rule_applies(config):
         config = _without_scaling(config)
     head_dim, base, rope_type = head_dim_of(config), base_of(config), rope_type_of(config)
     rotary_dim = rotated_channels_of(config, rope_type, head_dim)
@@ -119,7 +119,7 @@ def _frequency_arguments(
     sections: Sections | None,
 ) -> Values:
     pairing, quirks = config.family.pairing, config.family.quirks
-    if quirks.inv_freq is not None and config.layer is not ANY_LAYER:
+    if quirks.inv_freq is not None and config.layer is not NO_LAYER:
         return {"inv_freq": quirks.inv_freq(config.keys, head_dim, base)}
     if rotary_dim % 2 == 0 and rope_type not in quirks.rules:
         width = rotary_dim if sections is None else 2 * sections.pairs
@@ -136,14 +136,14 @@ def _frequency_arguments(
     return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
 
 
-def _has_rule(config: LayerConfig) -> bool:
+def _rule_applies(config: LayerConfig) -> bool:
     """Whether the scaling rule of the block applies to the layer."""
     keys, key = config.keys, config.family.layers.scaled_key
     if not key:
         return config.scaled or config.block.name != "rope_scaling"
     scaled = keys.list_of(key)
     count = layers_of(keys)
-    if keys.get(key) is None or config.layer is ANY_LAYER or rope_type_of(config) == "default":
+    if keys.get(key) is None or config.layer is NO_LAYER or rope_type_of(config) == "default":
         return True
     if isinstance(config.layer, int):
         return config.layer in scaled
@@ -156,7 +156,7 @@ def _without_scaling(config: LayerConfig) -> LayerConfig:
     """The config of a layer to which the block does not apply. The block is checked all the same."""
     others = config.keys.fresh()
     try:
-        embedding_of(replace(config, keys=others, layer=ANY_LAYER, scaled=True))
+        embedding_of(replace(config, keys=others, layer=NO_LAYER, scaled=True))
     finally:
         config.keys.mark_all_read_by(others)
     block = config.block.mapping
@@ -243,7 +243,7 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     rule: Any = {**RULE_NAMES, **config.family.quirks.rules}[rope_type]
     own_length = config.block.get(LENGTH)
     length = _whole(config.keys.first(*LENGTH_KEYS) if own_length is None else own_length)
-    values = _stated_values(config, rule, length)
+    values = _stated_values(config, rule, length)  # also marks keys as read
     if rule is Scaling:
         return None
     if config.block_is_default:

@@ -40,8 +40,8 @@ def _first_width(config: LayerConfig, ways: list[str]) -> int:
             return family.defaults[way]
     tried = " or ".join(" / ".join(way.split("/")) for way in ways)
     raise wrong_value(
-        f"{tried} must be given; got none in {keys.name}: its config class may have a default (load the config with it, "
-        f"and pass the object)"
+        f"{tried} must be given; got none in {keys.name}: its config class may have a default (load the config with "
+        f"it, and pass the object)"
     )
 
 
@@ -103,7 +103,7 @@ def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> i
 
 
 def _rotated_fraction(config: LayerConfig, rope_type: str, head_dim: int) -> tuple[float | None, bool]:
-    """The fraction of a head that is rotated, None if it is not stated; and whether it is a default."""
+    """The stated fraction of a head that is rotated, or None; and whether a default of the family decides instead."""
     keys, family = config.keys, config.family
     inner = None if rope_type == "proportional" else config.block.get(*PARTIAL_KEYS)
     listed = config.number("partial_rotary_factors", keys.get("partial_rotary_factors"))

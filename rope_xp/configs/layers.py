@@ -14,7 +14,7 @@ from rope_xp.errors import wrong_type, wrong_value
 NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "no_attention")
 # The name in errors of a rotary block that is a default of the family.
 DEFAULT_BLOCK_NAME = "the family's default"
-ANY_LAYER = ...  # in `LayerConfig`: keys are checked, but what they say is used for no layer
+NO_LAYER = ...  # in `LayerConfig`: keys are only checked. None stands for all layers with these keys
 
 
 @dataclass(frozen=True)

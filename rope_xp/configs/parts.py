@@ -176,8 +176,10 @@ def part_of(config: Config, part: str | None) -> tuple[Config, str, Values]:
     if part is None and _is_whole(config, model_type, parts):
         return config, model_type, {}
     wanted = "text" if part is None else part
-    path = wanted if wanted in config else f"{wanted}_config"
-    path, default = parts.get(wanted, (path, dict(parts.values()).get(wanted, "")))
+    if wanted in parts:
+        path, default = parts[wanted]
+    else:  # the key of a part, with or without "_config"
+        path, default = wanted if wanted in config else f"{wanted}_config", dict(parts.values()).get(wanted, "")
     path = next((each for each in (path, PUBLISHED_PATHS.get((model_type, wanted), path)) if each in config), path)
     # Keys outside the parts may belong to the text, unless the composite has position axes itself, like MusicFlamingo.
     outside_is_text = model_type not in FAMILIES or not FAMILIES[model_type].divides_axes

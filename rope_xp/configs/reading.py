@@ -28,7 +28,7 @@ from rope_xp.configs.keys import (
     states_rotation,
 )
 from rope_xp.configs.layers import (
-    ANY_LAYER,
+    NO_LAYER,
     LayerConfig,
     is_rotated,
     layer_type_of,
@@ -86,6 +86,7 @@ def read_config(config: object, flags: object, choice: Choice) -> RotaryEmbeddin
         message = shortened(error, "" if isinstance(error, OSError) else file_of(config))
         if message == str(error):
             raise
+        # Classes that take one argument: some that derive from them, such as UnicodeDecodeError, take more.
         kinds = (TypeError, ValueError, FileNotFoundError, PermissionError, OSError)
         kind = next(kind for kind in kinds if isinstance(error, kind))
         raise kind(message).with_traceback(error.__traceback__) from None
@@ -300,7 +301,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     if block is not None:
         own = family.layers.by_type.get(row_type)
         row, scaled = family.of_type(row_type), own is None or own.scaled
-        which = layer if rotated else ANY_LAYER
+        which = layer if rotated else NO_LAYER
         rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len, scaled))
         keys.remarks += [] if compat else remarks(keys.mapping, block.mapping, model_type, family)
     pairing = family.pairing

@@ -134,7 +134,8 @@ def _edited_row(family: Family, model_type: str, has_block: bool, sliding: Layer
 
 
 def remarks(config: Config, block: Config, model_type: str, family: Family) -> list[str]:
-    names, found = {*_not_read(config, model_type), *_replaced_by_default_block(config, model_type, family)}, []
+    names = {*_not_read(config, model_type), *_replaced_by_default_block(config, model_type, family)}
+    found = []
     fraction, rule = _stated_fraction(config, block), _rule(block)
     if _ignores_fraction(model_type, family) and fraction not in (None, 1):
         if rule == "default":

@@ -308,7 +308,7 @@ class Llama3Scaling(Scaling):
         return tuple(map(self._scaled, geometric(base, rotary_dim)))
 
     def _scaled(self, w: float) -> float:
-        """The frequency that a frequency becomes."""
+        """`w`, in radians per token, after scaling."""
         revolutions = self.original_max_position_embeddings * w / (2 * pi)  # over the original length
         low, high = self.low_freq_factor, self.high_freq_factor
         kept_fraction = (revolutions - low) / (high - low) if low < revolutions < high else float(revolutions > low)

@@ -13,7 +13,7 @@ from rope_xp import from_config
 from rope_xp.configs.readers import gguf_file
 from rope_xp.configs.readers.formats import mapping_of
 from rope_xp.configs.readers.gguf_file import metadata_of_file, read_gguf
-from rope_xp.configs.writers.gguf_architectures import HALF, INTERLEAVED, NOT_ROTARY, gguf_layout
+from rope_xp.configs.writers.gguf_architectures import HALF, INTERLEAVED, NO_ROTATION, gguf_layout
 
 FACTORS = np.asarray([1.0, 1.5, 4.0, 8.0], np.float32)
 
@@ -149,7 +149,7 @@ def test_a_file_of_big_endian_machines(tmp_path):
 
 
 def test_every_architecture_of_the_gguf_package_is_listed_once():
-    listed = [name for names in (INTERLEAVED, HALF, NOT_ROTARY) for name in names.split()]
+    listed = [name for names in (INTERLEAVED, HALF, NO_ROTATION) for name in names.split()]
     assert sorted(listed) == sorted({*MODEL_ARCH_NAMES.values(), "deepseek32"})  # which a newer version has
 
 

@@ -14,7 +14,7 @@ from configs import CONFIGS, GOLDENS, HERE, ROWS, at, changed, paths_of, with_12
 
 import rope_xp
 from rope_xp.configs.families.model_types import UNROTATED
-from rope_xp.configs.families.own_keys import readers
+from rope_xp.configs.families.own_keys import families_by_key
 
 # The goldens are rounded once. A power in float64 is off by the rounding of its exponent, times ln(base) < 21 and an
 # exponent < 1, so by a few 1e-15; each rule adds a handful of roundings.
@@ -161,7 +161,7 @@ def test_a_config_that_states_nothing_means_what_its_class_computes():
 def test_the_families_that_are_named_for_a_key_read_it():
     """No family that an error names for a key refuses it."""
     rows = {row["config"]["model_type"]: row for row in reversed(UNSTATED)}
-    pairs = [(key, rows[name]) for key, names in readers().items() for name in names if name in rows]
+    pairs = [(key, rows[name]) for key, names in families_by_key().items() for name in names if name in rows]
     assert len(pairs) > 100
     for key, row in pairs:
         try:

@@ -54,7 +54,8 @@ INDEXERS: dict[str, Indexer] = {
 
 def read_indexer(keys: Keys, attention: str, chosen: bool, seen: bool) -> tuple[int, str] | None:
     """The width of the heads of a family's indexer, and its layout. None without an indexer."""
-    # `attention` is the layout of the attention; it decides if the caller has `chosen` it.
+    # `attention` is the layout of the attention; it decides if the caller has `chosen` it. Defaults are recorded if the
+    # indexer is what is read (`seen`), and not the attention beside it.
     own = INDEXERS.get(keys.model_type)
     if own is None:
         return None

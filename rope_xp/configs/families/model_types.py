@@ -553,10 +553,10 @@ def axis_names(family: Family, model_type: str, axes: int) -> tuple[str, ...]:
     return names if len(names) == axes > 1 else ()
 
 
-# Families whose attention is not rotated.
+# Families whose attention is not rotated: `from_config` returns None.
 UNROTATED = ("glm5_next_text", "inkling2_text", "jamba", "kimi_linear", "nemotron_h")
-# Model types of transformers 5.18 without a rotary embedding: the code of their classes has none, and chooses no other
-# class by a config.
+# Model types of transformers 5.18 without a rotary embedding, which `from_config` refuses: the code of their classes
+# has none, and chooses no other class by a config.
 NOT_ROTARY = """
 aimv2 aimv2_text_model aimv2_vision_model albert align align_text_model align_vision_model altclip altclip_text_model
 altclip_vision_model audio-spectrogram-transformer autoformer bart beit bert bert-generation big_bird bigbird_pegasus

@@ -182,7 +182,7 @@ _USUAL |= {"head_dim", "hidden_size", "num_attention_heads", "n_embd", "n_head",
 
 def families_with(key: object) -> str:
     """For an error: the families that read a key outside the rotary block, or an empty string."""
-    return owned_by(key, "model_type", readers().get(str(key), []))
+    return owned_by(key, "model_type", families_by_key().get(str(key), []))
 
 
 def remarks_on_widths(keys: Keys, family: Family, head_dim: int) -> list[str]:
@@ -196,12 +196,12 @@ def remarks_on_widths(keys: Keys, family: Family, head_dim: int) -> list[str]:
 
 
 @cache
-def readers() -> dict[str, list[str]]:
-    readers: dict[str, list[str]] = {}
+def families_by_key() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
     for name, row in FAMILIES.items():
         for key in {*_IN_FUNCTIONS.get(name, ()), *REQUIRED_VALUES.get(name, ()), *_keys_of(row)} - _USUAL:
-            readers.setdefault(key, []).append(name)
-    return readers
+            found.setdefault(key, []).append(name)
+    return found
 
 
 @cache

@@ -211,14 +211,14 @@ def _rule_with(metadata: Metadata, divisors: tuple[float, ...], base: float, rot
     wanted = FactorScaling(factors=divisors).frequencies(base, rotary_dim)
     for rule in _candidates(divisors, is_whole):
         found = rule.frequencies(base, rotary_dim)
-        if all(abs(a - b) <= 2.0**-21 * b + 1.0 / gguf.UNROTATED for a, b in zip(wanted, found)):
+        if all(abs(a - b) <= 2.0**-21 * b + 1.0 / gguf.DIVISOR_OF_UNROTATED for a, b in zip(wanted, found)):
             metadata.keys.remarks.append(f"{gguf.FREQS} has the factors of {rule.describe()}")
             return {"rope_type": rule.rope_type, **{each.name: getattr(rule, each.name) for each in fields(rule)}}
     return {"rope_type": FactorScaling.rope_type, "factors": divisors}
 
 
 def _candidates(divisors: tuple[float, ...], is_whole: bool) -> list[Scaling]:
-    finite = [each for each in divisors if each < gguf.UNROTATED]
+    finite = [each for each in divisors if each < gguf.DIVISOR_OF_UNROTATED]
     if len(finite) < len(divisors):
         fraction = len(finite) / len(divisors)
         is_possible = finite and is_whole and finite[0] >= 1.0
@@ -266,7 +266,7 @@ def _architecture(keys: Keys) -> str:
     if not isinstance(name, str):
         raise wrong_type(f"general.architecture must be a string; got {name!r}")
     if gguf.gguf_layout(keys.mapping) is None:
-        got = "which is not rotated" if name in gguf.NOT_ROTARY.split() else "which rope_xp does not know"
+        got = "which is not rotated" if name in gguf.NO_ROTATION.split() else "which rope_xp does not know"
         raise wrong_value(f"general.architecture must be rotary in llama.cpp; got {name!r}, {got}")
     if name in gguf.UNKNOWN_LAYERS:
         raise wrong_value(f"general.architecture must have layers that rope_xp knows; got {name!r}")

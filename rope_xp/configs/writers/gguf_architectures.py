@@ -15,7 +15,7 @@ FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_fact
 # Architectures for which the converter permutes the projections of queries and keys in checkpoints of transformers.
 PERMUTED = "arcee", "baichuan", "granite", "granitemoe", "internlm2", "llama", "minicpm", "mistral3", "olmo", "smollm3"
 # The divisor with which the converter of llama.cpp writes a pair that is not rotated.
-UNROTATED = 1e30
+DIVISOR_OF_UNROTATED = 1e30
 
 INTERLEAVED = """
 arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2 deepseek32
@@ -34,7 +34,7 @@ smallthinker stablelm starcoder2 step35
 """
 
 # bert has the type NEOX, and learned positions (`src/models/bert.cpp`).
-NOT_ROTARY = """
+NO_ROTATION = """
 arwkv7 bert bloom clip gpt2 gptj jais jamba jina-bert-v2 kimi-linear mamba mamba2 mpt nemotron_h nemotron_h_moe refact
 rwkv6 rwkv6qwen2 rwkv7 starcoder t5 t5encoder wavtokenizer-dec
 """
@@ -168,7 +168,7 @@ ARCHITECTURE_OF = {
 _LAYOUTS = {
     **dict.fromkeys(INTERLEAVED.split(), "interleaved"),
     **dict.fromkeys(HALF.split(), "half"),
-    **dict.fromkeys(NOT_ROTARY.split()),
+    **dict.fromkeys(NO_ROTATION.split()),
 }
 
 

@@ -273,7 +273,7 @@ def _frequencies(file: File, rope: Embedding) -> Values:
     file.require(gguf.FREQS)
     pairs = zip(geometric(base, rope.rotary_dim), rule.frequencies(base, rope.rotary_dim))
     # llama.cpp does not have the rule, but divides each frequency by a number of the file.
-    factors = [unscaled / scaled if scaled else gguf.UNROTATED for unscaled, scaled in pairs]
+    factors = [unscaled / scaled if scaled else gguf.DIVISOR_OF_UNROTATED for unscaled, scaled in pairs]
     return keys | {**_plain(file), gguf.FREQS: factors}
 
 
