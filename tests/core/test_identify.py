@@ -117,6 +117,13 @@ def test_the_offset_follows_from_all_pairs(dtype, offsets):
         assert f"the angle at position p is that of p {'+-'[offset < 0]} {abs(offset)}." in " ".join(found.reasons)
 
 
+@for_each("bits, base", [(8, 10_000.0), (24, 10_000.0), (25, None), (53, 10_000.0)])
+def test_frequencies_are_rounded_to_the_bits_of_a_dtype_or_not_at_all(bits, base):
+    numbers, exponents = np.frexp(FREQUENCIES)
+    rounded = np.ldexp(np.round(np.ldexp(numbers, bits)), exponents - bits)
+    assert identify(rotary(rounded), WIDTH).rope.base == base
+
+
 # Rules whose numbers follow from the frequencies.
 FOUND = [
     rule
