@@ -1,5 +1,7 @@
 """Fill pages while the site is built, with figures and tables.
 
+mkdocs-gen-files runs it, into the site; run or imported without MkDocs, it overwrites the pages of docs.
+
 A mark ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns. Pages of
 the reference begin with a table of what they document.
 """
