@@ -42,7 +42,7 @@ ONLY_VALUES = {"rotary_scaling_factor": 1, "position_embedding_xdrope": False}
 
 def block_of(keys: Keys, family: Family, layer_type: str) -> Keys | None:
     """The rotary block of a layer type; None if it is null for that type."""
-    parameters, scaling = keys.nested("rope_parameters").mapping, keys.nested("rope_scaling").mapping
+    parameters, scaling = keys.read_mapping("rope_parameters").mapping, keys.read_mapping("rope_scaling").mapping
     if parameters and scaling and parameters != scaling:
         raise wrong_value("rope_parameters or rope_scaling must be given, not both; got both")
     labels, by_type = nested_by(keys, family), family.layers.by_type
@@ -141,9 +141,9 @@ def _rule_applies(config: LayerConfig) -> bool:
     keys, key = config.keys, config.family.layers.scaled_key
     if not key:
         return config.scaled or config.block.name != "rope_scaling"
-    scaled = keys.list_of(key)
+    scaled = keys.read_list(key)
     count = layers_of(keys)
-    if keys.get(key) is None or config.layer is NO_LAYER or rope_type_of(config) == "default":
+    if keys.read(key) is None or config.layer is NO_LAYER or rope_type_of(config) == "default":
         return True
     if isinstance(config.layer, int):
         return config.layer in scaled
@@ -167,7 +167,7 @@ def _without_scaling(config: LayerConfig) -> LayerConfig:
 def _check_switches(config: LayerConfig) -> None:
     keys = config.keys
     for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", config.family.axes is not None)):
-        stated = keys.get(name)
+        stated = keys.read(name)
         if stated is not None and checks.boolean(name, stated) != wanted:
             raise wrong_value(f"{name} must be {wanted} in {keys.name}; got {stated}")
 
@@ -209,19 +209,19 @@ def base_of(config: LayerConfig) -> float:
 
 def _stated_bases(config: LayerConfig) -> tuple[Any, Any]:
     keys, quirks, listed = config.keys, config.family.quirks, config.family.layers.listed
-    inner, outer = config.block.get("rope_theta"), keys.get(*quirks.base_keys)
+    inner, outer = config.block.read("rope_theta"), keys.read(*quirks.base_keys)
     if quirks.base_in:
-        inside = keys.nested(quirks.base_in)
-        outer = consistent_value("rope_theta", inside.get("rope_theta"), outer, quirks.base_in)
+        inside = keys.read_mapping(quirks.base_in)
+        outer = consistent_value("rope_theta", inside.read("rope_theta"), outer, quirks.base_in)
         inside.require_all_read(is_about_positions)
-    if listed is not None and listed.bases and keys.get(listed.key):
+    if listed is not None and listed.bases and keys.read(listed.key):
         outer, inner = numbers_of(keys, listed, None), None
     return inner, config.number("bases", outer)
 
 
 def rope_type_of(config: LayerConfig) -> str:
     block, known = config.block, {**RULE_NAMES, **ALIASES, **config.family.quirks.rules}
-    names = {name: block.get(name) for name in ("rope_type", "type")}
+    names = {name: block.read(name) for name in ("rope_type", "type")}
     given = [name for name in names.values() if name is not None]
     for name in given:
         if not isinstance(name, str) or name not in known:
@@ -241,8 +241,8 @@ def rope_type_of(config: LayerConfig) -> str:
 
 def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     rule: Any = {**RULE_NAMES, **config.family.quirks.rules}[rope_type]
-    own_length = config.block.get(LENGTH)
-    length = _whole(config.keys.first(*LENGTH_KEYS) if own_length is None else own_length)
+    own_length = config.block.read(LENGTH)
+    length = _whole(config.keys.read_first(*LENGTH_KEYS) if own_length is None else own_length)
     values = _stated_values(config, rule, length)  # also marks keys as read
     if rule is Scaling:
         return None
@@ -268,8 +268,8 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
 def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> Values:
     keys, block = config.keys, config.block
     names = {each.name for each in fields(rule)}
-    values = {name: block.get(name) for name in names - {"seq_len", LENGTH}}
-    outside = keys.get(ORIGINAL)
+    values = {name: block.read(name) for name in names - {"seq_len", LENGTH}}
+    outside = keys.read(ORIGINAL)
     if ORIGINAL in values:
         stated = _whole(consistent_value(ORIGINAL, values[ORIGINAL], outside, block.name))
         default = config.family.default(ORIGINAL)
@@ -278,7 +278,7 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> 
             keys.assume("scaling", ORIGINAL, "" if default is not None else f"equal to {LENGTH}")
     if issubclass(rule, YarnScaling) and block.mapping.get("apply_yarn_scaling") is False:
         # As `to_config("vllm")` writes it: the factor of the tables, without YaRN's own.
-        factor = block.get("attention_factor", MULTIPLIER)
+        factor = block.read("attention_factor", MULTIPLIER)
         block.mark_as_read("apply_yarn_scaling")
         values["attention_factor"] = 1.0 if factor is None else factor
     if "seq_len" in names:
@@ -287,7 +287,7 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> 
 
 
 def _alpha(config: LayerConfig, values: Values) -> Any:
-    alpha, factor = config.block.get("alpha"), values["factor"]
+    alpha, factor = config.block.read("alpha"), values["factor"]
     if alpha is not None and "factor" not in config.family.quirks.ignored_in_block and factor not in (None, 1):
         raise wrong_value(f"alpha or factor must be given, not both; got {alpha} and {factor}")
     return alpha
@@ -323,7 +323,7 @@ def _check_multiplier(config: LayerConfig, yarn: YarnScaling) -> None:
     """`attn_factor` must be 1, because its readers differ for other values."""
     # vLLM 0.8.5 and SGLang 0.5.23 (`YaRNScalingRotaryEmbedding`) multiply YaRN's attention factor by it. transformers
     # 5.18 (`_compute_yarn_parameters`) and vLLM 0.33 (`get_rope`) do not read it.
-    value = config.block.get(MULTIPLIER)
+    value = config.block.read(MULTIPLIER)
     is_whole = config.block.mapping.get("apply_yarn_scaling") is False  # it is no multiplier then
     if value is None or is_whole or checks.positive(MULTIPLIER, value) == 1:
         return

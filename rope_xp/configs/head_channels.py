@@ -32,7 +32,7 @@ def _first_width(config: LayerConfig, ways: list[str]) -> int:
     keys, family = config.keys, config.family
     for way in ways:
         names = way.split("/")
-        values = [keys.count(name) for name in names]
+        values = [keys.read_count(name) for name in names]
         if None not in values:
             return _quotient(names, values)
         if way in family.defaults:
@@ -56,7 +56,7 @@ def _quotient(names: list[str], values: list[int]) -> int:
 
 def _width_of_layer(config: LayerConfig) -> int | None:
     keys, layer = config.keys, config.layer
-    given = keys.nested("per_layer_config").mapping
+    given = keys.read_mapping("per_layer_config").mapping
     if not given:
         return None
     if not all(str(index).isdecimal() and len(str(index)) < 10 for index in given):
@@ -65,12 +65,12 @@ def _width_of_layer(config: LayerConfig) -> int | None:
     own = Keys("per_layer_config", {str(int(index)): each for index, each in given.items()})
     types = types_of(keys, config.family)
     name = "qk_rope_head_dim" if "qk_rope_head_dim" in config.family.defaults else "head_dim"
-    if not any(own.nested(index).get(name) for index in own.mapping):
+    if not any(own.read_mapping(index).read(name) for index in own.mapping):
         return None
     layers = [layer]
     if not isinstance(layer, int):
         layers = [index for index, kind in enumerate(types) if kind == config.layer_type]
-    widths = {own.nested(str(index)).count(name) for index in layers}
+    widths = {own.read_mapping(str(index)).read_count(name) for index in layers}
     if len(widths) > 1 or (layer is None and not layers):
         raise wrong_value("layer must be given, because per_layer_config differs; got layer=None")
     return widths.pop() if widths else None
@@ -105,9 +105,9 @@ def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> i
 def _rotated_fraction(config: LayerConfig, rope_type: str, head_dim: int) -> tuple[float | None, bool]:
     """The stated fraction of a head that is rotated, or None; and whether a default of the family decides instead."""
     keys, family = config.keys, config.family
-    inner = None if rope_type == "proportional" else config.block.get(*PARTIAL_KEYS)
-    listed = config.number("partial_rotary_factors", keys.get("partial_rotary_factors"))
-    outer = consistent_value(PARTIAL_KEYS[0], keys.get(*PARTIAL_KEYS), listed, keys.name)
+    inner = None if rope_type == "proportional" else config.block.read(*PARTIAL_KEYS)
+    listed = config.number("partial_rotary_factors", keys.read("partial_rotary_factors"))
+    outer = consistent_value(PARTIAL_KEYS[0], keys.read(*PARTIAL_KEYS), listed, keys.name)
     if config.block_is_default and outer is not None:
         inner = None
     if inner is not None and {*family.quirks.redundant_keys} & {*PARTIAL_KEYS}:
@@ -124,7 +124,7 @@ def _rotated_fraction(config: LayerConfig, rope_type: str, head_dim: int) -> tup
 def _stated_width(config: LayerConfig, fraction: float | None, head_dim: int) -> int | None:
     """The number of rotated channels that a key states, or None. It must agree with the fraction."""
     quirks = config.family.quirks
-    width = config.keys.get(*quirks.rotated_keys)
+    width = config.keys.read(*quirks.rotated_keys)
     if quirks.rotated_width is not None:
         width = quirks.rotated_width(config.keys, head_dim)
     if width is None:
@@ -139,10 +139,10 @@ def _stated_width(config: LayerConfig, fraction: float | None, head_dim: int) ->
 
 
 def layout_of(config: LayerConfig) -> str:
-    pairing, interleave = config.family.pairing, config.keys.get(*INTERLEAVE_KEYS)
+    pairing, interleave = config.family.pairing, config.keys.read(*INTERLEAVE_KEYS)
     if interleave is None or pairing.from_caller:
         return pairing.layout
-    if config.keys.get(MLX_KEY) is not None and config.keys.model_type in READ_BY_MLX:
+    if config.keys.read(MLX_KEY) is not None and config.keys.model_type in READ_BY_MLX:
         return "interleaved" if checks.boolean(MLX_KEY, interleave) else "half"
     wanted = pairing.layout != "half"
     if checks.boolean(INTERLEAVE_KEYS[0], interleave) == wanted:
@@ -175,10 +175,10 @@ def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:
 
 
 def _stated_sizes(config: LayerConfig, pairs: int) -> Any:
-    given = config.block.get("mrope_section", "xdrope_section")
+    given = config.block.read("mrope_section", "xdrope_section")
     if config.family.axes is None or config.family.axes.order != "spatial_first":
         return given
-    time = config.keys.count("freq_allocation")
+    time = config.keys.read_count("freq_allocation")
     if time is None:
         return given
     space = (pairs - time) // 2  # pairs of height, and of width
@@ -188,14 +188,14 @@ def _stated_sizes(config: LayerConfig, pairs: int) -> Any:
 def _order(config: LayerConfig) -> str:
     assert config.family.axes is not None
     block, order = config.block, config.family.axes.order
-    interleaved = block.get("mrope_interleaved", "interleaved")
+    interleaved = block.read("mrope_interleaved", "interleaved")
     if interleaved is not None and checks.boolean("mrope_interleaved", interleaved) != (order == "interleaved"):
         if not config.family.axes.any_order:
             raise wrong_value(
                 f"mrope_interleaved must be {order == 'interleaved'} for this model_type; got {interleaved}"
             )
         order = "interleaved" if interleaved else "chunked"
-    in_glm = block.get("mrope_interleaved_glm")
+    in_glm = block.read("mrope_interleaved_glm")
     if in_glm is not None and checks.boolean("mrope_interleaved_glm", in_glm):
         order = "round_robin"
     return order

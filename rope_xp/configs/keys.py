@@ -164,7 +164,7 @@ class Keys:
 
     def set_known(self, name: str, value: object, source: str) -> None:
         """Set a known key to the value that another key, `source`, implies. It must not have a different value."""
-        given = self.get(name)
+        given = self.read(name)
         if given is not None and given != value:
             raise wrong_value(f"{name} must be {value!r}, because of {source}; got {given!r}")
         self.mapping = {**self.mapping, name: value}
@@ -177,7 +177,7 @@ class Keys:
         """The keys that were read and have a value that is not null, in the order of the mapping."""
         return [name for name, value in self.mapping.items() if name in self._read and value is not None]
 
-    def get(self, *names: str) -> Any:
+    def read(self, *names: str) -> Any:
         """The value of a key that may have several names, or None. Two names must not have different values."""
         self._read.update(names)
         found = {name: self.mapping[name] for name in names if self.mapping.get(name) is not None}
@@ -186,8 +186,8 @@ class Keys:
             raise wrong_value(f"keys of {self.name} must not contradict each other; got {found}")
         return first
 
-    def count(self, name: str, default: int | None = None) -> Any:
-        value = self.get(name)
+    def read_count(self, name: str, default: int | None = None) -> Any:
+        value = self.read(name)
         if default and name not in self.mapping:
             self.assume("", name)
         if value is None:
@@ -197,21 +197,21 @@ class Keys:
             raise wrong_value(f"{name} must be below 2**53; got {value}")
         return count
 
-    def get_or_assume(self, name: str, row: str, default: object, source: str = "") -> Any:
-        value = self.get(name)
+    def read_or_assume(self, name: str, row: str, default: object, source: str = "") -> Any:
+        value = self.read(name)
         if value is not None:
             return value
         self.assume(row, name, source)
         return default
 
-    def list_of(self, name: str) -> list[Any]:
-        value = self.get(name)
+    def read_list(self, name: str) -> list[Any]:
+        value = self.read(name)
         if value is not None and not isinstance(value, (list, tuple)):
             raise wrong_type(f"{name} must be a list; got {value!r}")
         return list(value or ())
 
-    def nested(self, name: str) -> "Keys":
-        value = self.get(name)
+    def read_mapping(self, name: str) -> "Keys":
+        value = self.read(name)
         if value is not None and not isinstance(value, Mapping):
             raise wrong_type(f"{name} must be a mapping; got {value!r}")
         return Keys(name, value or {}, self.model_type)
@@ -223,8 +223,8 @@ class Keys:
         """Mark those keys as read that `other`, a copy of this mapping, has read."""
         self._read |= other._read
 
-    def first(self, *names: str) -> Any:
-        """The value of the first name that has one. Unlike in `get`, the others may have other values."""
+    def read_first(self, *names: str) -> Any:
+        """The value of the first name that has one. Unlike in `read`, the others may have other values."""
         self._read.update(names)
         return next((self.mapping[name] for name in names if self.mapping.get(name) is not None), None)
 

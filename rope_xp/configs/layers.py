@@ -124,11 +124,11 @@ def types_of(keys: Keys, family: Family, layer: object = None) -> list[str]:
 
 
 def _given_types(keys: Keys) -> Any:
-    return keys.get("layer_types", "layers_block_type")
+    return keys.read("layer_types", "layers_block_type")
 
 
 def layers_of(keys: Keys) -> int | None:
-    count = keys.first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    count = keys.read_first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     if count is not None and checks.count("num_hidden_layers", count) > MAX_SIZE:
         raise wrong_value(f"num_hidden_layers must be at most {MAX_SIZE}; got {count}")
     return None if count is None else checks.plain(count)
@@ -144,13 +144,13 @@ def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | 
         return False
     if layer_type in NO_ATTENTION:
         return False
-    if listed is None or not (listed.otherwise or keys.list_of(listed.key)):
+    if listed is None or not (listed.otherwise or keys.read_list(listed.key)):
         return True
     return _is_listed(keys, family, listed, layer, layer_type)
 
 
 def _has_value(keys: Keys, family: Family, key: str, wanted: object, *others: object) -> bool:
-    value, default = keys.get(key), family.default(key)
+    value, default = keys.read(key), family.default(key)
     if value is None:
         keys.assume("", key)
         value = default
@@ -166,7 +166,7 @@ def _is_listed(keys: Keys, family: Family, listed: LayerList, layer: int | None,
     if layer is not None:
         if layer >= len(numbers):
             raise wrong_value(f"{listed.key} must have a number for each layer; got {len(numbers)}")
-        if listed.otherwise and not keys.list_of(listed.key) and keys.get("no_rope_layer_interval") is None:
+        if listed.otherwise and not keys.read_list(listed.key) and keys.read("no_rope_layer_interval") is None:
             keys.assume("", listed.key)
         return bool(numbers[layer])
     if layer_type is None:
@@ -181,8 +181,8 @@ def _is_listed(keys: Keys, family: Family, listed: LayerList, layer: int | None,
 
 def numbers_of(keys: Keys, listed: LayerList, layer: int | None) -> list[Any]:
     """One number for each layer, 0 if it is not rotated: the list of the config, or its default."""
-    numbers = keys.list_of(listed.key)
-    interval = keys.count("no_rope_layer_interval") if listed.key == "no_rope_layers" else None
+    numbers = keys.read_list(listed.key)
+    interval = keys.read_count("no_rope_layer_interval") if listed.key == "no_rope_layers" else None
     for number in numbers:
         if not isinstance(number, (bool, int, float)) or not number >= 0:
             raise wrong_type(f"{listed.key} must be a list of numbers that are not negative; got {number!r} in it")
@@ -209,12 +209,12 @@ def every(
     """One layer of each period has full attention: the last, or the `first`. With `last`, that of the model too."""
 
     def types(keys: Keys, count: int) -> list[str]:
-        given = keys.get(key) if key else None
+        given = keys.read(key) if key else None
         if isinstance(given, str) and given and set(given) <= {"L", "G"}:  # EXAONE's local and global layers
             return _named([given[index % len(given)] == "G" for index in range(count)], other)
-        length = keys.count(key, period) if key else period
+        length = keys.read_count(key, period) if key else period
         full = [bool(length) and (index + (not first)) % length == 0 for index in range(count)]
-        if last and full and keys.get("num_hidden_layers") == count:
+        if last and full and keys.read("num_hidden_layers") == count:
             full[-1] = True
         return _named(full, other)
 
@@ -225,8 +225,8 @@ def listed_at(key: str, other: str, *, otherwise: bool) -> Types:
     """Layers that the key lists have full attention. Without a list, all have it if `otherwise` is true, else none."""
 
     def types(keys: Keys, count: int) -> list[str]:
-        listed = {index for index in keys.list_of(key) if checks.is_int(index)}
-        everywhere = otherwise and keys.get(key) is None
+        listed = {index for index in keys.read_list(key) if checks.is_int(index)}
+        everywhere = otherwise and keys.read(key) is None
         return _named([everywhere or index in listed for index in range(count)], other)
 
     return types
@@ -242,7 +242,7 @@ def marked(key: str, other: str) -> Types:
 
 
 def _marks(keys: Keys, key: str) -> list[bool]:
-    marks = keys.list_of(key)
+    marks = keys.read_list(key)
     for each in marks:
         if each not in (0, 1):
             raise wrong_value(f"{key} must be a list of 0 and 1; got {each!r} in it")
@@ -251,9 +251,9 @@ def _marks(keys: Keys, key: str) -> list[bool]:
 
 def nemotron_nas(keys: Keys, count: int) -> list[str]:
     """Each layer has a block config. In some of them attention is left out, or is a matrix."""
-    blocks = keys.list_of("block_configs")
-    attention = [Keys("block_configs", {"of": each}).nested("of").nested("attention") for each in blocks]
-    left_out = [[each.get(key) for key in ("no_op", "replace_with_linear")] for each in attention]
+    blocks = keys.read_list("block_configs")
+    attention = [Keys("block_configs", {"of": each}).read_mapping("of").read_mapping("attention") for each in blocks]
+    left_out = [[each.read(key) for key in ("no_op", "replace_with_linear")] for each in attention]
     for each in (value for values in left_out for value in values if value is not None):
         checks.boolean("no_op and replace_with_linear", each)
     return _named([not any(values) for values in left_out] or [True] * count, "no_attention")
@@ -261,16 +261,16 @@ def nemotron_nas(keys: Keys, count: int) -> list[str]:
 
 def plamo2(keys: Keys, count: int) -> list[str]:
     """One layer of each `mamba_step` has attention, the one in the middle; in a short model, the last layer."""
-    if keys.get("mamba_enabled") is False:
+    if keys.read("mamba_enabled") is False:
         return _named([True] * count)
-    step = max(keys.count("mamba_step", 2), 1)
+    step = max(keys.read_count("mamba_step", 2), 1)
     short = count <= step // 2
     return _named([index == count - 1 if short else index % step == step // 2 for index in range(count)], "mamba")
 
 
 def latent_only(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
     """True, unless it is a linear layer of Ring-2.5, which rotates the first channels of heads of its own."""
-    if layer_type == "linear_attention" and "BailingMoeV2_5ForCausalLM" in keys.list_of("architectures"):
+    if layer_type == "linear_attention" and "BailingMoeV2_5ForCausalLM" in keys.read_list("architectures"):
         raise wrong_value(
             f"layer must have latent attention in {keys.name} of BailingMoeV2_5ForCausalLM, because its linear "
             f"layers are rotated in another way, which is not known here; got layer={layer}"
@@ -282,7 +282,7 @@ def cycle(*kinds: str, key: str = "") -> Types:
     """Types that repeat. The key may have a list of other types."""
 
     def types(keys: Keys, count: int) -> list[str]:
-        repeated = (keys.list_of(key) if key else []) or kinds
+        repeated = (keys.read_list(key) if key else []) or kinds
         return [repeated[index % len(repeated)] for index in range(count)]
 
     return types
@@ -290,19 +290,21 @@ def cycle(*kinds: str, key: str = "") -> Types:
 
 def cohere2_moe(keys: Keys, count: int) -> list[str]:
     """The dense layers come first and have their own pattern. The pattern of the other layers starts after them."""
-    dense = min(keys.count("first_k_dense_replace", 0), count)
+    dense = min(keys.read_count("first_k_dense_replace", 0), count)
     prefix = every(1, "prefix_dense_sliding_window_pattern")(keys, dense)
     return prefix + every(4, "sliding_window_pattern")(keys, count - dense)
 
 
 def dots3_note(keys: Keys, count: int) -> list[str]:
-    full = "full_attention" if keys.get("use_dsa") is False else "indexed_attention"
-    slides = keys.get("use_sliding_window") is not False
+    full = "full_attention" if keys.read("use_dsa") is False else "indexed_attention"
+    slides = keys.read("use_sliding_window") is not False
     return ["sliding_attention" if slides and index > 1 and index % 4 != 1 else full for index in range(count)]
 
 
 def flint(keys: Keys, count: int) -> list[str]:
-    return _named([index < 2 or index % 4 == 1 or index + 1 == keys.get("num_hidden_layers") for index in range(count)])
+    return _named(
+        [index < 2 or index % 4 == 1 or index + 1 == keys.read("num_hidden_layers") for index in range(count)]
+    )
 
 
 def lfm3(keys: Keys, count: int) -> list[str]:
@@ -322,7 +324,7 @@ def mimo(keys: Keys, count: int) -> list[str]:
 
 def ultrabert(keys: Keys, count: int) -> list[str]:
     """The list has the width of each layer's window, 0 for none. Without a list, each third layer has no window."""
-    windows = keys.list_of("attention_windows")
+    windows = keys.read_list("attention_windows")
     return _named([not window for window in windows]) if windows else every(3)(keys, count)
 
 
@@ -335,10 +337,10 @@ def sliding_only(*, unless_null: str = "", dense_prefix: bool = False) -> Rotate
             return True
         if unless_null and unless_null in keys.mapping:
             return keys.mapping[unless_null] is None
-        if not dense_prefix or layer is None or keys.get("prefix_dense_sliding_window_pattern") not in (None, 1):
+        if not dense_prefix or layer is None or keys.read("prefix_dense_sliding_window_pattern") not in (None, 1):
             return False
-        kinds = keys.list_of("mlp_layer_types")
-        return kinds[layer : layer + 1] == ["dense"] or layer < keys.count("first_k_dense_replace", 0)
+        kinds = keys.read_list("mlp_layer_types")
+        return kinds[layer : layer + 1] == ["dense"] or layer < keys.read_count("first_k_dense_replace", 0)
 
     return rotated
 

@@ -307,7 +307,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     pairing = family.pairing
     heads = read_indexer(keys, rope.layout if rope else pairing.layout, pairing.from_caller, choice.of_indexer)
     _add_remark_on_chunks(keys)
-    length = keys.first(*LENGTH_KEYS, "seq_length")
+    length = keys.read_first(*LENGTH_KEYS, "seq_length")
     _check_all_read(keys, family, mapping)
     indexer = indexer_of(rope, model_type, *heads) if rope and rotated and indexed and heads else None
     if rope is None or not rotated or (choice.of_indexer and indexer is None):
@@ -349,9 +349,9 @@ def _remarks_on_base(keys: Keys, row: Family, rope: RotaryEmbedding) -> list[str
 
 def _add_remark_on_chunks(keys: Keys) -> None:
     """Add a remark on dual chunk attention. Within a chunk, nothing changes; attention does the rest."""
-    chunks = keys.nested("dual_chunk_attention_config")
+    chunks = keys.read_mapping("dual_chunk_attention_config")
     if chunks.mapping:
-        size = chunks.count("chunk_size")
+        size = chunks.read_count("chunk_size")
         keys.remarks.append(
             f"dual_chunk_attention_config is not applied: beyond chunk_size={size} tokens, attention has to choose "
             "the positions of queries for each chunk of keys"

@@ -104,7 +104,7 @@ def as_transformers(given: Config, model_type: str, family: Family, seq_len: int
 
 def _drop_keys_not_read(given: Config, model_type: str) -> Values:
     for name in ("rope_parameters", "rope_scaling"):
-        Keys("config", given).nested(name)  # raises an error if it is not a mapping
+        Keys("config", given).read_mapping(name)  # raises an error if it is not a mapping
     config = _plain(given)
     drop(config, _not_read(config, model_type))
     return config
@@ -246,7 +246,7 @@ def _drop_overridden(config: Values, block: Values, family: Family) -> None:
 
 def _edit_lengths(config: Values, model_type: str, block: Values, seq_len: int | None) -> None:
     """Hunyuan ignores `alpha` beyond the longest sequence. Phi-3.5-MoE never reads `long_factor`."""
-    length = Keys("config", config).count(LENGTH)
+    length = Keys("config", config).read_count(LENGTH)
     if seq_len is not None and length is not None and seq_len > length:
         block.pop("alpha", None)
     if model_type == "phimoe" and "short_factor" in block:
@@ -255,7 +255,7 @@ def _edit_lengths(config: Values, model_type: str, block: Values, seq_len: int |
 
 def _first_of_each_type(config: Values) -> None:
     """In lists of one number for each layer, all layers of a type get the number of the first one."""
-    types = Keys("config", config).list_of("layer_types")
+    types = Keys("config", config).read_list("layer_types")
     firsts = [types.index(kind) for kind in types]
     for key in ("rope_theta", "partial_rotary_factors"):
         values = config.get(key)

@@ -71,7 +71,7 @@ def test_names_of_one_key_must_agree(values):
     names = ("a", "b", "c")
     given_ = [each for each in values if each is not None]
     keys = Keys("x", dict(zip(names, values)))
-    assert keys.get(*names) == keys.first(*names) == (given_[0] if given_ else None)
+    assert keys.read(*names) == keys.read_first(*names) == (given_[0] if given_ else None)
     for name, value in zip(names, values):
         other = Keys("x", {**dict(zip(names, values)), name: 7})
         if value is None or len(given_) > 1:
@@ -80,22 +80,28 @@ def test_names_of_one_key_must_agree(values):
                 if given_
                 else nullcontext()
             ):
-                assert other.get(*names) == 7
+                assert other.read(*names) == 7
 
 
 def test_counts_of_configs():
     largest = 2**53 - 1
     keys = Keys("x", {"a": largest, "b": 2**53, "c": None, "d": 3})
-    assert (keys.count("a"), keys.count("c"), keys.count("c", 5), keys.count("d"), keys.count("e", 0)) == (
+    assert (
+        keys.read_count("a"),
+        keys.read_count("c"),
+        keys.read_count("c", 5),
+        keys.read_count("d"),
+        keys.read_count("e", 0),
+    ) == (
         largest,
         None,
         5,
         3,
         0,
     )
-    assert keys.defaults == {} and keys.count("e", 5) == 5 and [*keys.defaults] == ["e"]
+    assert keys.defaults == {} and keys.read_count("e", 5) == 5 and [*keys.defaults] == ["e"]
     with pytest.raises(ValueError, match=re.escape("b must be below 2**53; got 9007199254740992")):
-        keys.count("b")
+        keys.read_count("b")
 
 
 def test_a_message_is_shorter_than_1000_characters():

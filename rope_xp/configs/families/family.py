@@ -158,36 +158,36 @@ class Family:
 
 def head_dim_of_audio(keys: Keys) -> int:
     """MusicFlamingo rotates the encoder's hidden states as one head."""
-    width = keys.count("head_dim")
-    return keys.nested("audio_config").count("hidden_size", 1280) if width is None else width
+    width = keys.read_count("head_dim")
+    return keys.read_mapping("audio_config").read_count("hidden_size", 1280) if width is None else width
 
 
 def head_dim_of_sliding_latent(keys: Keys) -> int:
     """Layers of Dots 3 with a sliding window rotate all channels of a head except `swa_qk_nope_head_dim`."""
-    rest = keys.count("swa_head_dim", 256) - keys.count("swa_qk_nope_head_dim", 192)
-    return keys.count("swa_qk_rope_head_dim", rest)
+    rest = keys.read_count("swa_head_dim", 256) - keys.read_count("swa_qk_nope_head_dim", 192)
+    return keys.read_count("swa_qk_rope_head_dim", rest)
 
 
 def width_of_gptj(keys: Keys, head_dim: int) -> int:
     """64 if the config has no `rotary_dim`, and the whole head if it is null."""
-    rotary = keys.get("rotary")
+    rotary = keys.read("rotary")
     if rotary is not None and not checks.boolean("rotary", rotary):
         raise wrong_value("rotary must be true; got false")
-    return keys.count("rotary_dim", head_dim if "rotary_dim" in keys.mapping else 64)
+    return keys.read_count("rotary_dim", head_dim if "rotary_dim" in keys.mapping else 64)
 
 
 def width_of_clvp(keys: Keys, head_dim: int) -> int:
-    return max(keys.count("projection_dim", 768) // (2 * keys.count("num_attention_heads", 12)), 32)
+    return max(keys.read_count("projection_dim", 768) // (2 * keys.read_count("num_attention_heads", 12)), 32)
 
 
 def width_of_phi(keys: Keys, head_dim: int) -> int:
     """32 if the config has no `rotary_dim`. The code in the checkpoints of Phi-1.5 and Phi-2 has this default."""
-    return keys.count("rotary_dim", 32)
+    return keys.read_count("rotary_dim", 32)
 
 
 def fraction_of_latent(keys: Keys, head_dim: int) -> float:
     """The rotated fraction of a whole head. A head also has `qk_nope_head_dim` channels that are not rotated."""
-    return head_dim / (head_dim + keys.count("qk_nope_head_dim", head_dim))
+    return head_dim / (head_dim + keys.read_count("qk_nope_head_dim", head_dim))
 
 
 def any_fraction(keys: Keys, head_dim: int) -> None:
@@ -196,7 +196,7 @@ def any_fraction(keys: Keys, head_dim: int) -> None:
 
 def fraction_of_hidden_state(keys: Keys, head_dim: int) -> float:
     """The only fraction that configs of EfficientLoFTR have: half the number of heads."""
-    return keys.count("num_attention_heads", 8) / 2
+    return keys.read_count("num_attention_heads", 8) / 2
 
 
 def trained_frequencies(keys: Keys, head_dim: int, base: float) -> NoReturn:
@@ -218,9 +218,9 @@ def frequencies_of_dinov3(keys: Keys, head_dim: int, base: float) -> Frequencies
 
 def frequencies_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Frequencies:
     """Four position axes: the coordinates x, y and z in angstrom, and an index. All other pairs are not rotated."""
-    each, index = keys.count("num_spatial_rope_pairs_per_axis", 2), keys.count("num_uid_rope_pairs", 10)
+    each, index = keys.read_count("num_spatial_rope_pairs_per_axis", 2), keys.read_count("num_uid_rope_pairs", 10)
     spatial, of_index = (
-        checks.at_least(key, keys.get_or_assume(key, "", default), 1.0)
+        checks.at_least(key, keys.read_or_assume(key, "", default), 1.0)
         for key, default in (("spatial_rope_base_frequency", 20.0), ("uid_rope_base_frequency", 10_000.0))
     )
     pairs = head_dim // 2

@@ -59,10 +59,10 @@ def read_indexer(keys: Keys, attention: str, chosen: bool, seen: bool) -> tuple[
     own = INDEXERS.get(keys.model_type)
     if own is None:
         return None
-    interleave = keys.get(INTERLEAVE_KEY)
-    width = keys.count(own.width_key)
+    interleave = keys.read(INTERLEAVE_KEY)
+    width = keys.read_count(own.width_key)
     if width is None and own.older_key is not None:
-        width = keys.nested(own.older_key[0]).count(own.older_key[1])
+        width = keys.read_mapping(own.older_key[0]).read_count(own.older_key[1])
     if width is None:
         width = own.width
         if width is not None and seen:
@@ -87,12 +87,12 @@ def has_indexer(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
         return False
     if layer is None or not own.has_types:
         return True
-    types: Any = keys.list_of("indexer_types")
+    types: Any = keys.read_list("indexer_types")
     if not types:
-        types = keys.get("index_topk_pattern")
+        types = keys.read("index_topk_pattern")
         if types is None:
-            after = max(layer - (keys.count("index_skip_topk_offset", 2)) + 1, 0)
-            return after % max(keys.count("index_topk_freq", own.every), 1) == 0
+            after = max(layer - (keys.read_count("index_skip_topk_offset", 2)) + 1, 0)
+            return after % max(keys.read_count("index_topk_freq", own.every), 1) == 0
     if not isinstance(types, (str, list, tuple)) or layer >= len(types):
         raise wrong_value(f"indexer_types must have a type for each layer; got {types!r}")
     if types[layer] not in ("full", "shared", "F", "S"):

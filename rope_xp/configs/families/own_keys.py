@@ -33,7 +33,7 @@ GROK_BLOCK = {"rope_type": "rope_type", "scaling_factor": "factor", "beta_fast":
 
 def translate_own_keys(keys: Keys, seq_len: int | None) -> None:
     for key, wanted in REQUIRED_VALUES.get(keys.model_type, {}).items():
-        value = keys.get(key)
+        value = keys.read(key)
         if value is not None and value != wanted:
             raise wrong_value(f"{key} must be {wanted!r} in model_type {keys.model_type!r}; got {value!r}")
     if keys.model_type in TRANSLATIONS:
@@ -47,7 +47,7 @@ def variant_of(mapping: Config, model_type: str) -> str:
 
 def _telechat(keys: Keys, seq_len: int | None) -> None:
     """The base grows in steps as in Qwen, from `base_seqlen` on, but is at least that of `training_seqlen`."""
-    base, trained = keys.count("base_seqlen"), keys.count("training_seqlen")
+    base, trained = keys.read_count("base_seqlen"), keys.read_count("training_seqlen")
     if not base or not trained:
         raise wrong_value(
             f"base_seqlen and training_seqlen must be given in model_type 'telechat', because the code of its "
@@ -71,7 +71,7 @@ def _steps_of_base(length: int, base_length: int) -> int:
 def _chatglm(keys: Keys, seq_len: int | None) -> None:
     """`rope_ratio` multiplies the base. ChatGLM2, known only by its model name, divides positions by it."""
     keys.mark_as_read("original_rope")  # both values compute the same
-    ratio, name = keys.get("rope_ratio"), keys.get("_name_or_path")
+    ratio, name = keys.read("rope_ratio"), keys.read("_name_or_path")
     if ratio is None:
         return
     ratio = checks.positive("rope_ratio", ratio)
@@ -85,7 +85,7 @@ def _chatglm(keys: Keys, seq_len: int | None) -> None:
 
 def _qwen(keys: Keys, seq_len: int | None) -> None:
     """Beyond `seq_length` the base grows in steps: by 3, 7, 15, ... for sequences up to 2, 4, 8, ... times as long."""
-    grows, length = keys.get("use_dynamic_ntk"), keys.count("seq_length")
+    grows, length = keys.read("use_dynamic_ntk"), keys.read_count("seq_length")
     if grows is not None and not checks.boolean("use_dynamic_ntk", grows):
         return
     if length:
@@ -106,8 +106,8 @@ def _qwen(keys: Keys, seq_len: int | None) -> None:
 
 def _baichuan(keys: Keys, seq_len: int | None) -> None:
     """The two sizes differ: 7B is rotated, 13B has ALiBi."""
-    size = keys.count("hidden_size")
-    if keys.get("alibi") is None:
+    size = keys.read_count("hidden_size")
+    if keys.read("alibi") is None:
         if size not in (4096, 5120):
             raise wrong_value(
                 f"hidden_size must be 4096 (7B, rotated) or 5120 (13B, not rotated), or alibi be given, in "
@@ -118,8 +118,8 @@ def _baichuan(keys: Keys, seq_len: int | None) -> None:
 
 def _internlm(keys: Keys, seq_len: int | None) -> None:
     """The block is named `rotary`. Without this block, the rule is dynamic NTK."""
-    block = keys.nested("rotary")
-    kind, base, factor = block.get("type"), block.get("base"), block.get("scaling_factor")
+    block = keys.read_mapping("rotary")
+    kind, base, factor = block.read("type"), block.read("base"), block.read("scaling_factor")
     block.require_all_read()
     if kind not in (None, "dynamic", "origin"):
         raise wrong_value(f"type of rotary must be 'dynamic' or 'origin'; got {kind!r}")
@@ -130,25 +130,25 @@ def _internlm(keys: Keys, seq_len: int | None) -> None:
     if kind is None or factor is None:
         keys.assume("scaling", "rotary")
     keys.set_known("rope_scaling", {"rope_type": "dynamic", "factor": 1.0 if factor is None else factor}, "rotary")
-    if keys.get("max_position_embeddings") is None:
+    if keys.read("max_position_embeddings") is None:
         keys.assume("scaling", "max_position_embeddings")
         keys.set_known("max_position_embeddings", 2048, "rotary")
 
 
 def _step3(keys: Keys, seq_len: int | None) -> None:
-    length = keys.get("max_position_embedding")
+    length = keys.read("max_position_embedding")
     if length is not None:
         keys.set_known("max_position_embeddings", length, "max_position_embedding")
 
 
 def _grok(keys: Keys, seq_len: int | None) -> None:
     """Grok-2 has the model_type 'git'. A switch states the fraction. The keys of the block are at top level."""
-    if keys.model_type == "git" and "Grok1ForCausalLM" not in keys.list_of("architectures"):
+    if keys.model_type == "git" and "Grok1ForCausalLM" not in keys.read_list("architectures"):
         raise wrong_value("architectures must have 'Grok1ForCausalLM' in model_type 'git'; got other architectures")
-    half = keys.get("rope_rotate_half_dims")
+    half = keys.read("rope_rotate_half_dims")
     if half is not None and checks.boolean("rope_rotate_half_dims", half):
         keys.set_known("partial_rotary_factor", 0.5, "rope_rotate_half_dims")
-    block = {known: keys.get(key) for key, known in GROK_BLOCK.items()}
+    block = {known: keys.read(key) for key, known in GROK_BLOCK.items()}
     if block["rope_type"] not in (None, "original"):
         block["attention_factor"] = 1.0  # SGLang does not multiply tables by an attention factor
         block = {name: value for name, value in block.items() if value is not None}

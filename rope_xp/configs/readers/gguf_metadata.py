@@ -36,17 +36,17 @@ class Metadata:
     def reads(self, name: str, rule: str = "") -> bool:
         return name in self.reading.keys or name in self.reading.rules.get(rule, ())
 
-    def get(self, *names: str) -> Any:
+    def read_first(self, *names: str) -> Any:
         """The value of the first of these keys that is given. A float32 becomes the shortest decimal number."""
-        return shortest(self.keys.first(*map(self.key, names)))
+        return shortest(self.keys.read_first(*map(self.key, names)))
 
-    def factor(self, name: str, default: float = 1.0) -> float:
-        value = self.get(name)
+    def read_factor(self, name: str, default: float = 1.0) -> float:
+        value = self.read_first(name)
         return default if value is None else checks.positive(self.key(name), value)
 
-    def read(self, name: str, *neutral: float) -> Any:
+    def read_if_used(self, name: str, *neutral: float) -> Any:
         """The value of a key of YaRN or of the base that few architectures read; None and a remark for the others."""
-        value = self.get(name)
+        value = self.read_first(name)
         if value is None or self.reads(name) or self.reads(name, "yarn"):
             return value
         if checks.finite(self.key(name), value) not in neutral:
@@ -56,8 +56,8 @@ class Metadata:
     def mark_as_read(self, *names: str) -> None:
         self.keys.mark_as_read(*map(self.key, names))
 
-    def tensor(self, name: str) -> tuple[float, ...]:
-        return tuple(checks.positive(f"every value of {name}", value) for value in self.keys.list_of(name))
+    def read_tensor(self, name: str) -> tuple[float, ...]:
+        return tuple(checks.positive(f"every value of {name}", value) for value in self.keys.read_list(name))
 
 
 def shortest(value: object) -> Any:
@@ -94,13 +94,13 @@ class FactorScaling(Scaling):
 
 def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> Values:
     """The scaling rule with the keys of transformers. llama.cpp's default is a division by 1."""
-    kind = metadata.get("rope.scaling.type")
+    kind = metadata.read_first("rope.scaling.type")
     kind = "linear" if kind is None else kind
     checks.one_of(metadata.key("rope.scaling.type"), kind, KINDS)
     _check_mix(metadata, kind)
-    factor = metadata.get("rope.scaling.factor", "rope.scale_linear") or 1.0  # 0 means none
+    factor = metadata.read_first("rope.scaling.factor", "rope.scale_linear") or 1.0  # 0 means none
     factor = checks.positive(metadata.key("rope.scaling.factor"), factor)
-    long, short, factors = (metadata.tensor(name) for name in (gguf.LONG, gguf.SHORT, gguf.FREQS))
+    long, short, factors = (metadata.read_tensor(name) for name in (gguf.LONG, gguf.SHORT, gguf.FREQS))
     if kind == "yarn":
         if long or short or factors:
             raise wrong_value(
@@ -111,12 +111,14 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
     if long or short or kind == "longrope":
         return _longrope(metadata, long, short)
     metadata.mark_as_read(LENGTH)
-    if metadata.factor(ATTENTION) != 1.0:
+    if metadata.read_factor(ATTENTION) != 1.0:
         raise wrong_value(f"{metadata.key(ATTENTION)} must be 1 without YaRN and lists of factors; got another number")
-    if metadata.factor(REPLACED) != 1.0:
+    if metadata.read_factor(REPLACED) != 1.0:
         if metadata.reads(EXTRAPOLATION, "yarn"):
-            raise wrong_value(f"{metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.get(REPLACED)}")
-        metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(REPLACED)}={metadata.get(REPLACED)}")
+            raise wrong_value(f"{metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.read_first(REPLACED)}")
+        metadata.keys.remarks.append(
+            f"llama.cpp does not read {metadata.key(REPLACED)}={metadata.read_first(REPLACED)}"
+        )
     factor = 1.0 if kind == "none" else factor
     multiplier = _read_multiplier(metadata) if metadata.architecture in gguf.SCALES_SOFTMAX else 0.0
     softmax = gguf.scales(metadata.architecture, factor, False, multiplier)[1]
@@ -140,13 +142,13 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
 def _check_mix(metadata: Metadata, kind: str) -> None:
     """A blend that no published model changes."""
     wanted = float(kind == "yarn")
-    found = metadata.read(EXTRAPOLATION, wanted, -1.0)
+    found = metadata.read_if_used(EXTRAPOLATION, wanted, -1.0)
     if found is not None and found not in (wanted, -1.0):
         raise wrong_value(f"{metadata.key(EXTRAPOLATION)} must be {wanted:g} with {kind!r}; got {found}")
 
 
 def _original(metadata: Metadata) -> Any:
-    original, length = metadata.get(LENGTH), metadata.get("context_length")
+    original, length = metadata.read_first(LENGTH), metadata.read_first("context_length")
     if original is None:
         metadata.keys.assume("scaling", metadata.key(LENGTH), "equal to context_length")
         original = length
@@ -158,7 +160,7 @@ def _original(metadata: Metadata) -> Any:
 def _yarn(metadata: Metadata, factor: float) -> Values:
     """YaRN. The multiplier of the logarithm is DeepSeek's `mscale_all_dim`; some architectures have it times 0.1."""
     # llama.cpp multiplies tables by ``1 + 0.1 ln(factor)``, and cancels this number if there is a multiplier.
-    attention, architecture = metadata.factor(ATTENTION), metadata.architecture
+    attention, architecture = metadata.read_factor(ATTENTION), metadata.architecture
     multiplier = _read_multiplier(metadata)
     block = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(metadata), **_betas(metadata)}
     block["mscale"] = multiplier if multiplier and architecture == "deepseek2" else 1.0
@@ -173,20 +175,20 @@ def _yarn(metadata: Metadata, factor: float) -> Values:
             block |= {"attention_factor": resolved, "mscale_all_dim": float(f"{all_dim:.12g}")}
     elif attention != 1.0:
         block["attention_factor"] = float(str(np.float32(resolved * attention)))
-    stated = metadata.factor(REPLACED)
+    stated = metadata.read_factor(REPLACED)
     if stated != 1.0 and abs(stated - block.get("attention_factor", resolved)) > 1e-6:
         metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(REPLACED)}={stated} with YaRN")
     return {name: value for name, value in block.items() if multiplier or name != "mscale"}
 
 
 def _read_multiplier(metadata: Metadata) -> float:
-    found = metadata.read(MULTIPLIER, 0.0) or 0.0
+    found = metadata.read_if_used(MULTIPLIER, 0.0) or 0.0
     found = checks.finite(metadata.key(MULTIPLIER), found)
     return shortest(float(np.float32(found / gguf.LOG_MULTIPLIERS.get(metadata.architecture, 1.0))))
 
 
 def _betas(metadata: Metadata) -> dict[str, float]:
-    read = {name: metadata.read(key, PAPER[name]) for name, key in BETAS.items()}
+    read = {name: metadata.read_if_used(key, PAPER[name]) for name, key in BETAS.items()}
     given = {name: value for name, value in read.items() if value is not None}
     return gguf.OTHER_BETAS.get(metadata.architecture, {}) | given
 
@@ -195,9 +197,13 @@ def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, .
     """LongRoPE. The attention factor is that of the paper, or stated."""
     if not (long and short):
         raise wrong_value(f"{gguf.LONG} and {gguf.SHORT} must be in the mapping; got at most one of them")
-    if metadata.tensor(gguf.FREQS):
+    if metadata.read_tensor(gguf.FREQS):
         raise wrong_value(f"{gguf.FREQS} must not be given with {gguf.LONG}; got both")
-    original, length, attention = _original(metadata), metadata.get("context_length"), metadata.factor(ATTENTION)
+    original, length, attention = (
+        _original(metadata),
+        metadata.read_first("context_length"),
+        metadata.read_factor(ATTENTION),
+    )
     block = {"rope_type": "longrope", "long_factor": long, "short_factor": short, ORIGINAL: original}
     if checks.is_int(length) and checks.is_int(original) and length > original > 1:
         block["factor"] = length / original
@@ -236,23 +242,23 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def gguf_metadata_as_config(keys: Keys) -> tuple[Values, Family]:
     metadata = Metadata(keys, _architecture(keys))
     metadata.mark_as_read("rope.scaling.finetuned", "attention.max_alibi_bias")
-    if metadata.get("attention.max_alibi_bias"):
+    if metadata.read_first("attention.max_alibi_bias"):
         raise wrong_value(f"{metadata.key('attention.max_alibi_bias')} must be 0; got another number")
     head_dim = _head_dim(metadata)
-    width = metadata.get(WIDTH)
+    width = metadata.read_first(WIDTH)
     width = head_dim if width is None else checks.even_size(metadata.key(WIDTH), width, MAX_SIZE)
-    base = metadata.get("rope.freq_base")
+    base = metadata.read_first("rope.freq_base")
     if base is None:
         keys.assume("frequencies", metadata.key("rope.freq_base"), "default of llama.cpp")
         base = 10_000.0
     base = checks.at_least(metadata.key("rope.freq_base"), base, 1.0)
-    alpha = metadata.read(ALPHA, 0.0, 1.0)
+    alpha = metadata.read_if_used(ALPHA, 0.0, 1.0)
     if alpha:  # llama.cpp then computes another base when it reads the file
         base *= checks.positive(metadata.key(ALPHA), alpha) ** (head_dim / (head_dim - 2))
     config = {
         LATENT if metadata.is_latent else "head_dim": head_dim,
-        "max_position_embeddings": metadata.get("context_length"),
-        "num_hidden_layers": metadata.get("block_count"),
+        "max_position_embeddings": metadata.read_first("context_length"),
+        "num_hidden_layers": metadata.read_first("block_count"),
         "rotary_dim": None if width == head_dim else width,
         "rope_parameters": {"rope_theta": base, **rule_of(metadata, base, head_dim, width), **_sections(metadata)},
     }
@@ -260,7 +266,7 @@ def gguf_metadata_as_config(keys: Keys) -> tuple[Values, Family]:
 
 
 def _architecture(keys: Keys) -> str:
-    name = keys.get("general.architecture")
+    name = keys.read("general.architecture")
     if name is None:
         raise wrong_value("general.architecture must be given; got none")
     if not isinstance(name, str):
@@ -276,9 +282,9 @@ def _architecture(keys: Keys) -> str:
 def _head_dim(metadata: Metadata) -> int:
     """The width of a head. In latent attention, that of its rotated part."""
     count = "attention.head_count"
-    width, size, heads = (metadata.get(name) for name in ("attention.key_length", "embedding_length", count))
+    width, size, heads = (metadata.read_first(name) for name in ("attention.key_length", "embedding_length", count))
     if metadata.is_latent:
-        width = metadata.get(WIDTH)
+        width = metadata.read_first(WIDTH)
     elif width is None and size is not None and heads:
         by_layer = heads if isinstance(heads, (list, tuple)) else [heads]  # 0 for a layer without attention
         most = max(checks.count(metadata.key(count), each) for each in by_layer)
@@ -291,7 +297,7 @@ def _head_dim(metadata: Metadata) -> int:
 
 def _sections(metadata: Metadata) -> Values:
     """The pairs of each position axis. llama.cpp has four axes, of which the last ones may have no pairs."""
-    sections, order = metadata.get(SECTIONS), gguf.order_of(metadata.keys.mapping)
+    sections, order = metadata.read_first(SECTIONS), gguf.order_of(metadata.keys.mapping)
     if sections is None:
         return {}
     if not isinstance(sections, (list, tuple)):
@@ -313,7 +319,7 @@ def _sections(metadata: Metadata) -> Values:
 def _with_layers(metadata: Metadata, config: Values) -> tuple[Values, Family]:
     """The config with its types of layers: some may have other frequencies, and some may not be rotated."""
     own, family = gguf.LAYERS.get(metadata.architecture), _family(metadata)
-    pattern, window = (metadata.get(f"attention.sliding_window{name}") for name in ("_pattern", ""))
+    pattern, window = (metadata.read_first(f"attention.sliding_window{name}") for name in ("_pattern", ""))
     if own is None or (own.only_with_window and not window):
         own = gguf.LayerPattern(unrotated_interval=0)
     if own.unrotated_interval is not None:
@@ -343,7 +349,7 @@ def _family(metadata: Metadata) -> Family:
 
 def _require_no_sliding_keys(metadata: Metadata) -> None:
     names = ("rope.freq_base_swa", f"{WIDTH}_swa", "attention.key_length_swa")
-    given = [metadata.key(name) for name in names if metadata.get(name) is not None]
+    given = [metadata.key(name) for name in names if metadata.read_first(name) is not None]
     if given:
         raise wrong_value(
             f"layers with a sliding window must have no keys of their own in this architecture; "
@@ -353,14 +359,14 @@ def _require_no_sliding_keys(metadata: Metadata) -> None:
 
 def _sliding(metadata: Metadata, own: gguf.LayerPattern, config: Values) -> Values:
     """The blocks of both types of layers. Layers with a sliding window are not scaled."""
-    full, base = config["rope_parameters"], metadata.get("rope.freq_base_swa")
+    full, base = config["rope_parameters"], metadata.read_first("rope.freq_base_swa")
     if base is None and own.sliding_base is not None:
         metadata.keys.assume("frequencies", metadata.key("rope.freq_base_swa"), "default of llama.cpp")
     default = full["rope_theta"] if own.sliding_base is None else own.sliding_base
-    head_dim = metadata.get("attention.key_length_swa")
+    head_dim = metadata.read_first("attention.key_length_swa")
     widths = {
         WIDTH: (config["rotary_dim"], config["head_dim"]),
-        f"{WIDTH}_swa": (metadata.get(f"{WIDTH}_swa"), head_dim or config["head_dim"]),
+        f"{WIDTH}_swa": (metadata.read_first(f"{WIDTH}_swa"), head_dim or config["head_dim"]),
     }
     for name, (width, whole) in widths.items():
         if width not in (None, whole):

@@ -38,9 +38,9 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
         keys.mark_as_read(*keys.mapping)
         return None
     config: Values = {
-        "rope_theta": keys.get_or_assume("rotary_base", "frequencies", 10_000.0, "default of Megatron-LM"),
-        "max_position_embeddings": keys.get("max_position_embeddings"),
-        "num_hidden_layers": keys.get("num_layers"),
+        "rope_theta": keys.read_or_assume("rotary_base", "frequencies", 10_000.0, "default of Megatron-LM"),
+        "max_position_embeddings": keys.read("max_position_embeddings"),
+        "num_hidden_layers": keys.read("num_layers"),
         **_rotated_layers(keys),
     }
     interleaved = _flag(keys, "rotary_interleaved")
@@ -51,12 +51,12 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
         _require(keys, kind, rotary_interleaved=False)
     if is_latent:
         _require(keys, "multi_latent_attention", rotary_interleaved=False, rotary_seq_len_interpolation_factor=None)
-        config[LATENT] = keys.get_or_assume("qk_pos_emb_head_dim", "channels", 64, "default of Megatron-LM")
+        config[LATENT] = keys.read_or_assume("qk_pos_emb_head_dim", "channels", 64, "default of Megatron-LM")
         return config | _latent_block(keys, kind), LATENT_TEXT
     config |= {
-        "head_dim": keys.get("kv_channels"),
-        "hidden_size": keys.get("hidden_size"),
-        "num_attention_heads": keys.get("num_attention_heads"),
+        "head_dim": keys.read("kv_channels"),
+        "hidden_size": keys.read("hidden_size"),
+        "num_attention_heads": keys.read("num_attention_heads"),
     }
     if kind == "mrope":
         family = Family(head_dim=TEXT.head_dim, layers=LAYERS, axes=Axes("chunked"))
@@ -69,11 +69,11 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
 
 def _kind(keys: Keys, is_latent: bool) -> str:
     """The kind of rotation. With latent attention, `rope_type` says it, and its default is YaRN."""
-    kind = keys.get("position_embedding_type")
+    kind = keys.read("position_embedding_type")
     if _flag(keys, "use_rotary_position_embeddings"):
         kind = "rope"
     if is_latent and kind != "none":
-        kind = keys.get("rope_type")
+        kind = keys.read("rope_type")
         if kind is None:
             keys.assume("scaling", "rope_type", "default of Megatron-LM with latent attention, yarn")
             return "yarn"
@@ -87,26 +87,26 @@ def _kind(keys: Keys, is_latent: bool) -> str:
 
 
 def _flag(keys: Keys, name: str) -> bool:
-    value = keys.get(name)
+    value = keys.read(name)
     return value is not None and checks.boolean(name, value)
 
 
 def _require(keys: Keys, kind: str, **wanted: object) -> None:
     """Arguments that this kind of rotation does not read must have their default."""
     for name, value in wanted.items():
-        given = keys.get(name)
+        given = keys.read(name)
         if given is not None and given != value:
             raise wrong_value(f"{name} must be {value} with {kind}; got {given!r}")
 
 
 def _fraction(keys: Keys) -> Values:
-    fraction = keys.get("rotary_percent")
+    fraction = keys.read("rotary_percent")
     return {} if fraction is None else {"partial_rotary_factor": fraction}
 
 
 def _rotated_layers(keys: Keys) -> Values:
     """`no_rope_freq`: each layer whose number it divides is not rotated, or a list with 1 for such layers."""
-    skipped = keys.get("no_rope_freq")
+    skipped = keys.read("no_rope_freq")
     if isinstance(skipped, (list, tuple)):
         if not all(each in (0, 1) for each in skipped):
             raise wrong_value(f"no_rope_freq must be a list of 0 and 1; got {skipped}")
@@ -116,11 +116,11 @@ def _rotated_layers(keys: Keys) -> Values:
 
 def _scaled_block(keys: Keys) -> Values:
     """Llama 3's rule, whose other parameters are constants in Megatron-LM, or division of positions."""
-    divisor = keys.get("rotary_seq_len_interpolation_factor")
+    divisor = keys.read("rotary_seq_len_interpolation_factor")
     if not _flag(keys, "use_rope_scaling"):
         return {} if divisor is None else {"rope_scaling": {"rope_type": "linear", "factor": divisor}}
     _require(keys, "use_rope_scaling", rotary_seq_len_interpolation_factor=None)
-    factor = keys.get_or_assume("rope_scaling_factor", "scaling", 8.0, "default of Megatron-LM")
+    factor = keys.read_or_assume("rope_scaling_factor", "scaling", 8.0, "default of Megatron-LM")
     constants = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 8192}
     return {"rope_scaling": {"rope_type": "llama3", "factor": factor, **constants}}
 
@@ -128,7 +128,7 @@ def _scaled_block(keys: Keys) -> Values:
 def _mrope_block(keys: Keys) -> Values:
     if _flag(keys, "use_rope_scaling"):
         raise wrong_value("use_rope_scaling must be False with mrope; got True")
-    section, divisor = keys.get("mrope_section"), keys.get("rotary_seq_len_interpolation_factor")
+    section, divisor = keys.read("mrope_section"), keys.read("rotary_seq_len_interpolation_factor")
     if section is None:
         raise wrong_value("mrope_section must be given with mrope; got none")
     rule = {"rope_type": "default"} if divisor is None else {"rope_type": "linear", "factor": divisor}
@@ -147,7 +147,7 @@ def _yarn_block(keys: Keys) -> Values:
         "mscale_all_dim": ("mscale_all_dim", "yarn_mscale_all_dim"),
         "truncate": ("yarn_correction_range_round_to_int",),
     }
-    return _block_of(keys, {name: keys.get(*others) for name, others in names.items()})
+    return _block_of(keys, {name: keys.read(*others) for name, others in names.items()})
 
 
 def _latent_block(keys: Keys, kind: str) -> Values:
@@ -157,7 +157,7 @@ def _latent_block(keys: Keys, kind: str) -> Values:
         return _fraction(keys)
     _require(keys, "rope_type='yarn'", rotary_percent=1.0)
     names = (ORIGINAL, "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-    return _block_of(keys, {"factor": keys.get("rotary_scaling_factor"), **{name: keys.get(name) for name in names}})
+    return _block_of(keys, {"factor": keys.read("rotary_scaling_factor"), **{name: keys.read(name) for name in names}})
 
 
 def _block_of(keys: Keys, values: Values) -> Values:

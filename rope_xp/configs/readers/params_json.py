@@ -20,14 +20,14 @@ def meta_as_config(keys: Keys) -> tuple[Values, Family]:
     # Sources: meta-llama/llama-models, `models/llama3/args.py`, `models/llama3/model.py` (`apply_scaling`) and the same
     # of `models/llama4`; meta-llama/llama, `llama/model.py` (`precompute_freqs_cis`).
     is_llama4 = any(keys.mapping.get(key) is not None for key in LLAMA4_KEYS)
-    scaled = keys.get("use_scaled_rope")
+    scaled = keys.read("use_scaled_rope")
     is_llama3 = is_llama4 or scaled is not None  # Llama 1 and 2 have neither the key nor a base
     source = "default of Llama 3 and 4" if is_llama3 else "default of Llama 1 and 2"
     config = {
         **_sizes(keys),
-        "rope_theta": keys.get_or_assume("rope_theta", "frequencies", 500_000.0 if is_llama3 else 10_000.0, source),
-        "max_position_embeddings": keys.get("max_seq_len"),
-        "no_rope_layer_interval": keys.count("nope_layer_interval") or 0,
+        "rope_theta": keys.read_or_assume("rope_theta", "frequencies", 500_000.0 if is_llama3 else 10_000.0, source),
+        "max_position_embeddings": keys.read("max_seq_len"),
+        "no_rope_layer_interval": keys.read_count("nope_layer_interval") or 0,
     }
     if scaled is not None and checks.boolean("use_scaled_rope", scaled):
         config["rope_scaling"] = _llama3_block(keys, is_llama4)
@@ -39,15 +39,15 @@ def meta_as_config(keys: Keys) -> tuple[Values, Family]:
 def _llama3_block(keys: Keys, is_llama4: bool) -> Values:
     name = "Llama 4" if is_llama4 else "Llama 3"
     factor, high = (16.0, 1.0) if is_llama4 else (8.0, 4.0)
-    if not is_llama4 and keys.get("rope_scaling_factor") is None:
+    if not is_llama4 and keys.read("rope_scaling_factor") is None:
         keys.remarks.append(
             "Meta's program for Llama 3 always has the factor 8; the configs of Llama 3.2 in transformers have 32"
         )
     return {
         "rope_type": "llama3",
-        "factor": keys.get_or_assume("rope_scaling_factor", "scaling", factor, f"constant of {name}"),
+        "factor": keys.read_or_assume("rope_scaling_factor", "scaling", factor, f"constant of {name}"),
         "low_freq_factor": 1.0,
-        "high_freq_factor": high if (given := keys.get("rope_high_freq_factor")) is None else given,
+        "high_freq_factor": high if (given := keys.read("rope_high_freq_factor")) is None else given,
         ORIGINAL: 8192,
     }
 
@@ -56,14 +56,14 @@ def mistral_as_config(keys: Keys) -> tuple[Values, Family]:
     """Text models of Mistral."""
     # Sources: mistralai/mistral-inference, `args.py`, `rope.py` and `transformer.py`. vLLM,
     # `transformers_utils/configs/mistral.py`: `yarn`, and `llama_4_scaling`, which is a temperature of queries.
-    latent = keys.count("qk_rope_head_dim")
+    latent = keys.read_count("qk_rope_head_dim")
     config = {
         **({LATENT: latent} if latent else _sizes(keys)),
         "rope_theta": _base_of_mistral(keys),
-        "max_position_embeddings": keys.first("max_position_embeddings", "max_seq_len"),
+        "max_position_embeddings": keys.read_first("max_position_embeddings", "max_seq_len"),
     }
     require_spelling(keys.name, keys.mapping, ["yarn"], shortest=4)  # without it, nothing would be scaled
-    yarn = keys.nested("yarn")
+    yarn = keys.read_mapping("yarn")
     if yarn.mapping:
         config["rope_scaling"] = _yarn_block(keys, yarn, is_latent=bool(latent))
     return config, LATENT_TEXT if latent else TEXT
@@ -71,25 +71,25 @@ def mistral_as_config(keys: Keys) -> tuple[Values, Family]:
 
 def _base_of_mistral(keys: Keys) -> object:
     """The base. The first models state none: 10,000 with a sliding window, and 1,000,000 without."""
-    windows = [keys.get(name) for name in ("sliding_window", "_sliding_window")]
+    windows = [keys.read(name) for name in ("sliding_window", "_sliding_window")]
     if not any(windows):
-        return keys.get_or_assume("rope_theta", "frequencies", 1_000_000.0, "default of mistral-inference")
-    if keys.get("rope_theta") is None:
+        return keys.read_or_assume("rope_theta", "frequencies", 1_000_000.0, "default of mistral-inference")
+    if keys.read("rope_theta") is None:
         keys.remarks.append(
             "since version 1.0.4, mistral-inference has the default base 1,000,000 with a sliding window"
         )
     source = "default of mistral-inference with a sliding window"
-    return keys.get_or_assume("rope_theta", "frequencies", 10_000.0, source)
+    return keys.read_or_assume("rope_theta", "frequencies", 10_000.0, source)
 
 
 def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> Values:
     """`beta` and `alpha` are YaRN's `beta_fast` and `beta_slow`. Without `apply_scale`, the attention factor is 1."""
-    block = {"rope_type": "yarn", "factor": yarn.get("factor"), ORIGINAL: yarn.get(ORIGINAL)}
+    block = {"rope_type": "yarn", "factor": yarn.read("factor"), ORIGINAL: yarn.read(ORIGINAL)}
     for name, value in block.items():
         if value is None:
             raise wrong_value(f"{name} must be in yarn; got {dict(yarn.mapping)}")
-    block |= {"beta_fast": yarn.get("beta"), "beta_slow": yarn.get("alpha")}
-    apply_scale = yarn.get("apply_scale")
+    block |= {"beta_fast": yarn.read("beta"), "beta_slow": yarn.read("alpha")}
+    apply_scale = yarn.read("apply_scale")
     if apply_scale is None:
         keys.assume("attention factor", "apply_scale", "default of vLLM, true")
     elif not checks.boolean("apply_scale", apply_scale):
@@ -101,13 +101,13 @@ def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> Values:
 
 
 def pixtral_as_config(keys: Keys) -> tuple[Values, Family]:
-    encoder = keys.nested("vision_encoder")
+    encoder = keys.read_mapping("vision_encoder")
     if not encoder.mapping:
         raise wrong_value("vision_encoder must be given for part='vision'; got none")
     keys.mark_as_read("rope_theta", "yarn", "max_position_embeddings")  # they are about the text
     names = ("head_dim", "hidden_size", "num_attention_heads")
-    config = {name: encoder.get(name) for name in names}
-    base = encoder.get("rope_theta")
+    config = {name: encoder.read(name) for name in names}
+    base = encoder.read("rope_theta")
     if base is None:
         keys.assume("frequencies", "rope_theta", "default of mistral-inference")
     encoder.require_all_read(lambda key, value: "rope" in str(key))
@@ -117,4 +117,4 @@ def pixtral_as_config(keys: Keys) -> tuple[Values, Family]:
 def _sizes(keys: Keys) -> Config:
     """The width of a head. Without `head_dim`, it is the quotient of the width and the heads."""
     names = {"head_dim": "head_dim", "dim": "hidden_size", "n_heads": "num_attention_heads"}
-    return {known: keys.get(name) for name, known in names.items()} | {"num_hidden_layers": keys.get("n_layers")}
+    return {known: keys.read(name) for name, known in names.items()} | {"num_hidden_layers": keys.read("n_layers")}
