@@ -317,7 +317,7 @@ class Search:
 
     def _value(self, measured: Measured, results: np.ndarray) -> tuple[Value, Precision]:
         value, precision = value_of(measured) if self.near is None else value_near(self.near, measured)
-        self._conclude_precision(precision, measured.angles, results)
+        self._conclude_precision(precision, measured, results)
         if value is None:
             if self.near is not None and differs_in_sections(self.near, measured):
                 self.cause = "sections"
@@ -328,15 +328,18 @@ class Search:
             raise Ended  # `_conclude_precision` has concluded why
         return value, precision
 
-    def _conclude_precision(self, precision: Precision, angles: Angles, results: np.ndarray) -> None:
+    def _conclude_precision(self, precision: Precision, measured: Measured, results: np.ndarray) -> None:
         """The precision of phases; of tables if only they have so few digits, and other numbers have more."""
-        row = int(np.argmax(precision.errors))
-        error = f"at position {angles.positions[row]:,} they are off by {precision.errors[row]:.3g} radians"
+        angles, row = measured.angles, int(np.argmax(precision.errors))
+        error = f"{precision.errors[row]:.3g} radians"
+        at = f"at position {angles.positions[row]:,}"
         if precision.name is None:
-            self.conclude(f"angles are not positions times frequencies: {error}")
+            self.conclude(f"angles are not positions times frequencies: {at} they are off by {error}")
+        elif precision.name != measured.precision.name:  # the phases of rounded frequencies are more precise
+            self.conclude(f"frequencies are rounded to {precision.name}: {at} phases are off by {error}")
         elif precision.name != "exact":
-            words = "scores there do not depend on relative positions alone"
-            self.conclude(f"phases have the precision of {precision.name}: {error}, and {words}")
+            words = f"{at} they are off by {error}, and scores there do not depend on relative positions alone"
+            self.conclude(f"phases have the precision of {precision.name}: {words}")
         of_results = max(self.probe.roundoff, roundoff_of(results))
         rounded = next((name for name in COARSE_BITS if ROUNDOFF[name] == angles.roundoff > of_results), None)
         if rounded and precision.name in ("exact", "float32"):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations, product
-from math import exp, inf, log
+from math import exp, log
 from typing import NamedTuple
 
 import numpy as np
@@ -224,9 +224,11 @@ def _values_near(near: Embedding, options: Values, wanted: np.ndarray, reverse: 
             for factor in _round_numbers_near(1.0 / float(fastest[0])):
                 yield from value(**same, scaling=LinearScaling(factor=factor))
         for scaling in dict.fromkeys((near.scaling, None)):
-            found = _base_with(scaling, width, float(fastest[1])) if width > 2 else inf
-            for base in _round_numbers_near(found) if found < 1e15 else ():
-                yield from value(**same, scaling=scaling, base=base)
+            # The last pair gives the base with the least error. The second is one that rules leave as it is.
+            for pair in (-1, 1) if width > 2 else ():
+                found = _base_with(scaling, width, float(fastest[pair]), pair)
+                for base in _round_numbers_near(found, 5e-3) if found < 1e15 else ():
+                    yield from value(**same, scaling=scaling, base=base)
 
 
 def _other_sections(sections: Sections | None) -> Iterator[Sections]:
@@ -237,19 +239,19 @@ def _other_sections(sections: Sections | None) -> Iterator[Sections]:
             continue
 
 
-def _base_with(scaling: Scaling | None, width: int, wanted: float) -> float:
-    """The base with which the second pair has a frequency."""
+def _base_with(scaling: Scaling | None, width: int, wanted: float, pair: int) -> float:
+    """The base with which a pair has a frequency."""
     rule = scaling or Scaling()
     low, high = 1e-6, log(1e15)  # YaRN needs a base above 1
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if rule.frequencies(exp(middle), width)[1] > wanted else (low, middle)
+        low, high = (middle, high) if rule.frequencies(exp(middle), width)[pair] > wanted else (low, middle)
     return exp(low)
 
 
-def _round_numbers_near(number: float) -> tuple[float, ...]:
-    """A positive number: the roundest ones that are near, and itself."""
-    return (*(simplest(number * (1 - each), number * (1 + each))[0] for each in (2e-5, 1e-9)), number)
+def _round_numbers_near(number: float, *farther: float) -> tuple[float, ...]:
+    """A positive number: the roundest ones that are near, relative to it, and itself."""
+    return (*(simplest(number * (1 - each), number * (1 + each))[0] for each in (*farther, 2e-5, 1e-9)), number)
 
 
 def with_axes(value: Value, measured: Measured) -> RotaryEmbedding | None:

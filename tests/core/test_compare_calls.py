@@ -193,6 +193,17 @@ def test_frequencies_given_as_numbers_are_known_when_they_are_rounded(dtype):
     assert report.causes == ("layout",)
 
 
+@for_each("base", [10_000.0, 25_000.0, 150_000.0, 300_000.0])
+def test_frequencies_in_bfloat16_have_the_base_that_they_were_made_from(base):
+    w = np.array([float(w) for w in oracle.geometric(base, 64)]).astype(ml_dtypes.bfloat16).astype(np.float64)
+    fn = partial(rotate, frequencies=w)
+    report, found = compare(fn, WIDE.replace(base=31_000.0), shape="seq dim"), identify(fn, 64)
+    assert report.causes == ("base", "phase precision") and report.differences[0].a == f"{base:,.0f}"
+    assert (found.rope.base, found.precision, found.relative) == (base, "bfloat16", True)
+    words = " ".join(found.reasons)
+    assert "Frequencies are rounded to bfloat16" in words and "relative positions alone" not in words
+
+
 LONG_YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
 RULED = WIDE.replace(scaling=LONG_YARN)
 
