@@ -2,21 +2,11 @@
 
 # pyright: reportMissingImports=false
 
-import sys
-import warnings
-from pathlib import Path
-
 import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # those of importing torch's and transformers' own
-    import torch
-    from safetensors.torch import load_file, save_file
-    from transformers import LlamaForCausalLM
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
+import torch
+from safetensors.torch import load_file, save_file
 from tiny_models.models import FAMILIES, build
+from transformers import LlamaForCausalLM
 
 from rope_xp import identify_checkpoint
 

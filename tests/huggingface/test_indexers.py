@@ -14,15 +14,15 @@ from torch import nn
 
 from rope_xp import from_config
 
-torch.set_num_threads(1)
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
-
 WIDTH = 96  # not the default, which is 128
 # Positions below 64: float32 frequencies have an error of 2**-22, so phases of at most 64 * 2**-22 = 2e-5.
 LENGTH, TOLERANCE = 64, 1e-4
 YARN = {"rope_type": "yarn", "rope_theta": 5e4, "factor": 4.0, "original_max_position_embeddings": 32}
 DEEPSEEK = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}
 LATENT = {"hidden_size": WIDTH, "q_lora_rank": WIDTH, "index_head_dim": WIDTH, "num_hidden_layers": 4}
+HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+MINIMAX = {"hidden_size": WIDTH, "index_head_dim": WIDTH, "num_hidden_layers": 2, "rope_parameters": HALF}
+MINIMAX |= {"layer_types": ["full_attention", "minimax_m3_sparse"]}
 # The class, the folder of its module, the changes of its config, and the layer.
 CASES = {
     "DeepSeek-V3.2": ("DeepseekV32", LATENT | {"rope_parameters": DEEPSEEK}, 0),
@@ -31,17 +31,7 @@ CASES = {
     "GLM-5, YaRN": ("GlmMoeDsa", LATENT | {"rope_parameters": YARN}, 0),
     "A.X-K2": ("AXK2", LATENT | {"rope_parameters": YARN}, 0),
     "HY-V4": ("HYV4", LATENT, 0),
-    "MiniMax-M3": (
-        "MiniMaxM3VLText",
-        {
-            "hidden_size": WIDTH,
-            "index_head_dim": WIDTH,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
-            "num_hidden_layers": 2,
-            "layer_types": ["full_attention", "minimax_m3_sparse"],
-        },
-        1,
-    ),
+    "MiniMax-M3": ("MiniMaxM3VLText", MINIMAX, 1),
 }
 
 

@@ -7,60 +7,46 @@ import copy
 import functools
 import inspect
 import re
-import sys
 import types
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import bad_input
-import pytest
-from cases import for_each
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # those of importing torch's and transformers' own
-    import torch
-    import transformers
-    from torch._subclasses import FakeTensorMode
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from transformers.models.edgetam_video import modeling_edgetam_video
-    from transformers.models.evolla import modeling_evolla
-    from transformers.models.gptj import modeling_gptj
-    from transformers.models.llama import modeling_llama
-    from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 import families
+import pytest
+import torch
+import transformers
+from cases import for_each
 from tiny_models import compare, patchable
 from tiny_models.compare import GRADIENTS, LOGITS, logits
 from tiny_models.models import FAMILIES, TINY, Family, build, prompt
 from tiny_models.timing import timed
+from tiny_transformers import made, off
+from torch._subclasses import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers.models.edgetam_video import modeling_edgetam_video
+from transformers.models.evolla import modeling_evolla
+from transformers.models.gptj import modeling_gptj
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe
 
 from rope_xp import RotaryEmbedding, from_config
 from rope_xp.huggingface import patch, patched, rewrite, rotary, unpatch
-from rope_xp.huggingface.apply import APPLY_SIGNATURES, ARRAY_NAMES, ROTATION_TOLERANCE, apply_function
+from rope_xp.huggingface.apply import APPLY_SIGNATURES
 from rope_xp.huggingface.guard import PatchedType
 from rope_xp.huggingface.rewrite import APPLY_NAME
 from rope_xp.huggingface.rotary import Rotary, TableFormat
 from rope_xp.huggingface.same_tables import REFUSED, rotary_of
 from rope_xp.kernels.reference import Rotation
 
-torch.set_num_threads(1)
 HEADS = {"hidden_size": 32, "num_attention_heads": 2}
 MOVES = {"pos_embed_shift": 0.1, "pos_embed_jitter": 1.2, "pos_embed_rescale": 2.0}
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
 
 
 def llama(**changes):
     return build(Family("LlamaForCausalLM", changes))
-
-
-def off(model, inputs, right, **more):
-    """How far logits of a model are from others."""
-    return float((logits(model, inputs, **more) - right).abs().max())
 
 
 def assert_agrees(model, inputs, **more):
@@ -79,23 +65,22 @@ def tree(model):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_equal_with_and_without(name):
-    model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
-    theirs, row = logits(model, inputs), compare.measure(name, model, seeds=0)
+    model, inputs, theirs = made(name)
+    row = compare.measure(name, model, seeds=0)
     assert row.is_equal, row
     before = tree(model)  # after calls, as upstream's modules remember some
     with patched(model):
         right = logits(model, inputs)
-        double_positions(model)
+        change_positions(model, lambda positions: positions * 2)
         assert name == "ESM" or off(model, inputs, right) > 10 * LOGITS  # so that the comparison can fail
     assert tree(model) == before
     assert torch.equal(logits(model, inputs), theirs)
 
 
-def double_positions(model):
+def change_positions(model, change):
     for module in model.modules():
         if isinstance(module, Rotary):
-            own = module._tables
-            module._tables = lambda x, positions, label, own=own: own(x, positions * 2, label)
+            module._positions = lambda x, positions, own=module._positions: change(own(x, positions))
         elif rewrite.holds_table(module):
             type(module)._rows = property(lambda self: rewrite._row_digits(self)[::2])
 
@@ -105,10 +90,7 @@ def test_rows_matter_in_a_family(name):
     """So do tables of the first row for all rows."""
     model = patch(build(FAMILIES[name]))
     right = compare.all_logits(model, FAMILIES[name])
-    for module in model.modules():
-        if isinstance(module, Rotary):
-            own = module._positions
-            module._positions = lambda x, positions, own=own: own(x, positions)[..., :1, :]
+    change_positions(model, lambda positions: positions[..., :1, :])
     assert compare.difference(compare.all_logits(model, FAMILIES[name]), right) > 10 * LOGITS
 
 
@@ -208,9 +190,7 @@ def test_a_shallow_copy_uses_its_own_weights(copied):
 @for_each("name", ["GPTNeoX", "Llama", "Cohere", "DeepseekV2", "Qwen2VL", "Llama4"])
 def test_code_of_transformers_reads_our_tables(name):
     """A layer that joins later, or whose patch was taken out alone, finds them as upstream's."""
-    family = FAMILIES[name]
-    model, inputs = build(family), prompt(family)
-    theirs = logits(model, inputs)
+    model, inputs, theirs = made(name)
     patch(model)
     for module in list(model.modules()):
         if isinstance(type(module), PatchedType) and not isinstance(module, Rotary):
@@ -275,20 +255,6 @@ def test_a_wrapper_around_our_forward_is_named_and_stays(wrap):
     unpatch(model)
 
 
-@for_each("cast", ["bfloat16 float", "half double", "half bfloat16", "double"])
-@for_each("name", ["GPTJ", "Phi3, LongRoPE long"])
-def test_casts_before_and_after(name, cast):
-    """Of models that the search of test_states.py, which casts at any time, does not have."""
-    first, second = build(FAMILIES[name]), patch(build(FAMILIES[name]))
-    for step in cast.split():
-        first, second = getattr(first, step)(), getattr(second, step)()
-    inputs = prompt(FAMILIES[name])
-    theirs, ours = logits(first, inputs), logits(second, inputs)
-    assert torch.equal(logits(patch(first), inputs), ours)
-    assert torch.equal(logits(unpatch(second), inputs), theirs) and torch.equal(logits(unpatch(first), inputs), theirs)
-    assert cast != "double" or (ours.dtype == torch.float64 and float((ours - theirs).abs().max()) <= LOGITS)
-
-
 def test_apply_functions_that_are_modules(monkeypatch):
     """As the package `kernels` makes them: of a function of another name, whose signature its forward bears."""
     function = modeling_llama.apply_rotary_pos_emb
@@ -309,18 +275,6 @@ def test_apply_functions_that_are_modules(monkeypatch):
 def test_positions_of_every_type(dtype):
     more = {"position_ids": torch.arange(9).expand(2, -1).to(dtype), "attention_mask": torch.ones(2, 9)}
     assert_agrees(llama(), prompt(FAMILIES["Llama"]), **more)
-
-
-@for_each("name", ["GPTJ", "CodeGen"])
-@for_each("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_rows_are_exact_in_every_dtype(name, dtype):
-    attention = next(m for m in patch(build(FAMILIES[name])).modules() if rewrite.holds_table(m))
-    rows = torch.tensor([[0, 1, 255, 256, 257, 1023, 2047]])
-    high, low = attention._rows[rows].to(dtype).split(1, -1)
-    x = torch.rand(1, 7, 3, 8, generator=torch.Generator().manual_seed(0))
-    found = type(attention).forward.__globals__["apply_rotary_pos_emb"](x, high, low)
-    rope = RotaryEmbedding(head_dim=8, layout="interleaved", base=10_000.0)
-    assert torch.equal(found, rope(x, positions=rows, seq_dim=1))
 
 
 def test_gpt_j_beside_others_and_in_parts():
@@ -377,9 +331,7 @@ def test_dynamic_ntk_remembers_nothing():
 
 @for_each("name", ["text", "vision"])
 def test_a_part_of_a_model(name):
-    family = FAMILIES["Qwen2VL"]
-    model, inputs = build(family), prompt(family)
-    theirs = logits(model, inputs)
+    model, inputs, theirs = made("Qwen2VL")
     patch(model.model.language_model if name == "text" else model.model.visual)
     assert sum(isinstance(module, Rotary) for module in model.modules()) == 1
     assert off(model, inputs, theirs) <= LOGITS
@@ -389,8 +341,8 @@ def test_a_part_of_a_model(name):
 
 def test_hooks_of_accelerate_stay():
     """As accelerate replaces `forward`: an object's own function, which calls `_old_forward`."""
-    model, inputs = llama(), prompt(FAMILIES["Llama"])
-    right, calls, attention = logits(model, inputs), [], model.model.layers[0].self_attn
+    model, inputs, right = made("Llama")
+    calls, attention = [], model.model.layers[0].self_attn
     wrapped_by_attribute(attention, calls, "_old_forward")
     before, hooked = tree(model), attention.forward.__func__
     with patched(model):
@@ -402,8 +354,8 @@ def test_hooks_of_accelerate_stay():
 
 def test_what_hooks_of_accelerate_leave_behind():
     """Its removal leaves `forward` on each object: the method of the class, also of ours."""
-    model, inputs = llama(), prompt(FAMILIES["Llama"])
-    right, attention = logits(model, inputs), model.model.layers[0].self_attn
+    model, inputs, right = made("Llama")
+    attention = model.model.layers[0].self_attn
     for _ in range(2):
         for module in model.modules():
             module.forward = module.forward
@@ -463,11 +415,19 @@ def with_a_forward_under_a_hook(model):
     attention.forward = types.MethodType(lambda self, *args: self._old_forward(*args), attention)
 
 
+def with_a_parameter(model):
+    model.model.rotary_emb.register_parameter("scale", torch.nn.Parameter(torch.ones(1)))
+
+
+def with_my_attention(model):
+    model.get_submodule(ATTENTION).__class__ = Mine
+
+
 def frequencies(model):
     return model.model.rotary_emb.inv_freq
 
 
-# What is done to a model, and what the message says of it.
+# What is done to a model of Llama, and what the message says of it.
 ROTARY, ATTENTION, SCALE = "model.rotary_emb", "model.layers.1.self_attn", "model.rotary_emb.attention_scaling"
 NOT_OF_CONFIG = "llama.modeling_llama.LlamaRotaryEmbedding: its inv_freq is not that of its config"
 NOT_OF_CLASS = "{}: its forward is not the forward of its class"
@@ -476,6 +436,8 @@ CALLS_APPLY = "Elsewhere: its forward, which calls apply_rotary_pos_emb, is not 
 BAD = [
     (sets(ROTARY, OtherRotaryEmbedding), r"OtherRotaryEmbedding: its forward takes \(hidden_states, offset\)"),
     (lambda model: frequencies(model).mul_(1.001), NOT_OF_CONFIG),
+    (lambda model: frequencies(model).mul_(1 + 1.1 * 2.0**-20), NOT_OF_CONFIG),
+    (lambda model: frequencies(model).mul_(1 - 1.1 * 2.0**-20), NOT_OF_CONFIG),
     (lambda model: frequencies(model)[-1].mul_(0.3), NOT_OF_CONFIG),
     (lambda model: [frequencies(model).mul_(0.25), model.to(torch.bfloat16)], NOT_OF_CONFIG),
     (lambda model: model.to(torch.bfloat16).config.rope_parameters.update(rope_theta=100.0), NOT_OF_CONFIG),
@@ -485,44 +447,85 @@ BAD = [
     (with_a_rotary_forward, NOT_OF_CLASS.format("LlamaRotaryEmbedding")),
     (sets(ROTARY, LlamaRotaryEmbedding), "LlamaRotaryEmbedding: its forward is not that of transformers"),
     (lambda model: delattr(model.model.rotary_emb, "config"), "LlamaRotaryEmbedding: it has no config"),
-    (
-        lambda model: model.model.rotary_emb.register_parameter("scale", torch.nn.Parameter(torch.ones(1))),
-        "LlamaRotaryEmbedding: it holds parameters",
-    ),
+    (with_a_parameter, "LlamaRotaryEmbedding: it holds parameters"),
     (lambda model: model.model.rotary_emb.register_full_backward_hook(print), "LlamaRotaryEmbedding: it has hooks"),
     (lambda model: model.model.rotary_emb.register_forward_hook(print), "LlamaRotaryEmbedding: it has hooks"),
     (with_a_forward_under_a_hook, NOT_OF_CLASS.format("LlamaAttention")),
     (sets(f"{ATTENTION}.forward", print), NOT_OF_CLASS.format("LlamaAttention")),
-    (
-        lambda model: setattr(model.get_submodule(ATTENTION), "__class__", Mine),
-        "Mine: it overrides the forward of LlamaAttention in transformers",
-    ),
+    (with_my_attention, "Mine: it overrides the forward of LlamaAttention in transformers"),
     (lambda model: model.to("meta"), "tensors in memory; got meta or fake tensors"),
     (lambda model: setattr(model.config, "quantization_config", {"quant_method": "x"}), "must not be quantised"),
     (sets("model.layers", torch.nn.ModuleList()), "LlamaRotaryEmbedding, whose tables no method of the model applies"),
 ]
 
 
-@for_each("change, message", BAD)
-def test_what_cannot_be_patched_is_refused_and_stays(change, message):
-    model = llama()
-    change(model)
-    before = tree(model)
+def after(change):
+    def make():
+        model = llama()
+        change(model)
+        return model
+
+    return make
+
+
+def with_another_table():
+    model = build(FAMILIES["GPTJ"])
+    model.transformer.h[1].attn.embed_positions[700] += 0.01
+    return model
+
+
+class OtherAttention(modeling_gptj.GPTJAttention):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+def with_other_code():
+    model = build(FAMILIES["GPTJ"])
+    model.transformer.h[0].attn.__class__ = OtherAttention
+    return model
+
+
+def of_an_unknown_family():
+    class Config(transformers.LlamaConfig):
+        model_type = "mine"
+
+    return transformers.LlamaForCausalLM(Config(**{**TINY, "eos_token_id": None}))
+
+
+def vjepa2():
+    sizes = {**HEADS, "num_hidden_layers": 1, "pred_num_hidden_layers": 1}
+    return transformers.VJEPA2Model(transformers.VJEPA2Config(**sizes | {"hidden_size": 48}))
+
+
+def without_rotation():
+    """Its model has a rotary module all the same."""
+    return transformers.FalconModel(transformers.FalconConfig(**HEADS, num_hidden_layers=1, alibi=True))
+
+
+OTHER_MODELS = [
+    (with_another_table, "GPTJAttention: its table does not follow from head_dim and rotary_dim"),
+    (with_other_code, "OtherAttention: its forward is not that of transformers"),
+    (of_an_unknown_family, r"LlamaRotaryEmbedding: .*model_type must be one of .*; got 'mine'"),
+    (vjepa2, f"VJEPA2RopeAttention: {REFUSED['VJEPA2RopeAttention']}"),
+    (without_rotation, "FalconRotaryEmbedding: the config rotates no layer"),
+    (lambda: torch.nn.Linear(2, 2), "got Linear without one"),
+    (lambda: llama().model.rotary_emb, "must contain the rotary module; got the rotary module"),
+]
+
+
+@for_each("make, message", [*((after(change), message) for change, message in BAD), *OTHER_MODELS])
+def test_what_cannot_be_patched_is_refused_and_stays(make, message):
+    before = tree(model := make())
     with pytest.raises(ValueError, match=rf"^patch: .*{message}"):
         patch(model)
     assert tree(model) == before
 
 
-def test_tables_that_differ_at_far_positions_are_refused(monkeypatch):
-    theirs = modeling_llama.LlamaRotaryEmbedding.forward
-
-    def another(self, x, position_ids):
-        return theirs(self, x, position_ids.clamp(max=5000))
-
-    another.__module__ = theirs.__module__  # as in another version of transformers
-    monkeypatch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", another)
-    with pytest.raises(ValueError, match=OTHER_TABLES):
-        patch(llama(rope_parameters={"rope_type": "default", "rope_theta": 1e9}))
+@for_each("error", [-0.9, 0.9])
+def test_frequencies_of_another_device_may_differ_by_their_last_bits(error):
+    model = llama()
+    frequencies(model).mul_(1 + error * 2.0**-20)
+    assert_agrees(model, prompt(FAMILIES["Llama"]))
 
 
 def test_a_wrapper_that_has_counted_the_buffers_is_refused(one_process):
@@ -538,8 +541,8 @@ def test_a_wrapper_that_has_counted_the_buffers_is_refused(one_process):
 @pytest.mark.parametrize("wrap", ["compile", "shard", "adapt"])
 def test_wrappers_before_and_after(first, wrap, one_process):
     """What trains and serves models wraps them, or their layers."""
-    model, inputs = llama(), prompt(FAMILIES["Llama"])
-    theirs, their_gradients = logits(model, inputs), compare.gradients(model, inputs)
+    model, inputs, theirs = made("Llama")
+    their_gradients = compare.gradients(model, inputs)
     if first == "patch":
         patch(model)
     wrapped = model
@@ -547,7 +550,7 @@ def test_wrappers_before_and_after(first, wrap, one_process):
         wrapped = torch.compile(model, backend="eager")
     elif wrap == "adapt":  # as LoRA does
         for layer in model.model.layers:
-            layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
+            layer.self_attn.q_proj = torch.nn.Sequential(layer.self_attn.q_proj)
     else:
         mesh = init_device_mesh("cpu", (1,))
         for layer in model.model.layers:
@@ -569,51 +572,9 @@ def test_a_module_of_another_class_since_patch_is_named(one_process):
         unpatch(model)
 
 
-class Adapted(torch.nn.Module):
-    def __init__(self, base):
-        super().__init__()
-        self.base = base
-
-    def forward(self, x):
-        return self.base(x)
-
-
 def test_fake_tensors_are_refused():
     with FakeTensorMode(), pytest.raises(ValueError, match="got meta or fake tensors"):
         patch(transformers.LlamaModel(llama().config))
-
-
-def with_another_table():
-    model = build(FAMILIES["GPTJ"])
-    model.transformer.h[1].attn.embed_positions[700] += 0.01
-    return model
-
-
-def of_an_unknown_family():
-    class Config(transformers.LlamaConfig):
-        model_type = "mine"
-
-    return transformers.LlamaForCausalLM(Config(**{**TINY, "eos_token_id": None}))
-
-
-def vjepa2():
-    sizes = {"hidden_size": 48, "num_attention_heads": 2, "num_hidden_layers": 1, "pred_num_hidden_layers": 1}
-    return transformers.VJEPA2Model(transformers.VJEPA2Config(**sizes))
-
-
-OTHER_MODELS = [
-    (with_another_table, "GPTJAttention: its table does not follow from head_dim and rotary_dim"),
-    (of_an_unknown_family, r"LlamaRotaryEmbedding: .*model_type must be one of .*; got 'mine'"),
-    (vjepa2, f"VJEPA2RopeAttention: {REFUSED['VJEPA2RopeAttention']}"),
-    (lambda: torch.nn.Linear(2, 2), "got Linear without one"),
-    (lambda: llama().model.rotary_emb, "must contain the rotary module; got the rotary module"),
-]
-
-
-@for_each("make, message", OTHER_MODELS)
-def test_other_models_are_refused(make, message):
-    with pytest.raises(ValueError, match=rf"^patch: .*{message}"):
-        patch(make())
 
 
 def test_only_modules_are_patched():
@@ -661,126 +622,68 @@ def _of_another_default(q, k, cos, sin, unsqueeze_dim=2):
 
 DIFFERS = "apply_rotary_pos_emb differs from that of rope_xp by"
 UNKNOWN = r"the signature apply_rotary_pos_emb\(q, k, cos, sin, unsqueeze_dim=2\) is not known"
-OTHER_FUNCTIONS = [(_no_rotation, DIFFERS), (_not_a_number, DIFFERS), (_of_another_default, UNKNOWN)]
+OTHER_FUNCTIONS = [
+    (modeling_llama, _no_rotation, f"LlamaAttention: {DIFFERS}"),
+    (modeling_llama, _not_a_number, f"LlamaAttention: {DIFFERS}"),
+    (modeling_llama, _of_another_default, f"LlamaAttention: {UNKNOWN}"),
+    (modeling_gptj, lambda tensor, sin, cos: tensor, f"GPTJAttention: {DIFFERS}"),
+]
 
 
-@for_each("apply_rotary_pos_emb, reason", OTHER_FUNCTIONS)
-def test_another_apply_function_is_refused(monkeypatch, apply_rotary_pos_emb, reason):
+@for_each("module, apply_rotary_pos_emb, reason", OTHER_FUNCTIONS)
+def test_another_apply_function_is_refused(monkeypatch, module, apply_rotary_pos_emb, reason):
     """As if another version of transformers computed something else."""
-    model = llama()
-    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", apply_rotary_pos_emb)
-    before = tree(model)
-    with pytest.raises(ValueError, match=rf"LlamaAttention: {reason}"):
+    before = tree(model := build(FAMILIES["Llama" if module is modeling_llama else "GPTJ"]))
+    monkeypatch.setattr(module, "apply_rotary_pos_emb", apply_rotary_pos_emb)
+    with pytest.raises(ValueError, match=reason):
         patch(model)
     assert tree(model) == before
 
 
-class OtherAttention(modeling_gptj.GPTJAttention):
-    def forward(self, *args, **kwargs):
-        return super().forward(*args, **kwargs)
+WITHOUT_A_FAMILY = [
+    (modeling_qwen3_omni_moe.Qwen3OmniMoeRotaryEmbedding, modeling_qwen3_omni_moe.Qwen3OmniMoeCode2WavConfig),
+    (modeling_evolla.EvollaSaProtRotaryEmbedding, modeling_evolla.SaProtConfig),
+]
 
 
-def test_other_code_beside_a_table_is_refused(monkeypatch):
-    model = build(FAMILIES["GPTJ"])
-    model.transformer.h[0].attn.__class__ = OtherAttention
-    with pytest.raises(ValueError, match="OtherAttention: its forward is not that of transformers"):
-        patch(model)
-    monkeypatch.setattr(modeling_gptj, "apply_rotary_pos_emb", lambda tensor, sin, cos: tensor)
-    with pytest.raises(ValueError, match=f"GPTJAttention: {DIFFERS}"):
-        patch(build(FAMILIES["GPTJ"]))
-
-
-def test_a_config_that_rotates_no_layer_is_refused():
-    config = transformers.FalconConfig(**{**HEADS, "num_hidden_layers": 1}, alibi=True)  # its model has a rotary module
-    with pytest.raises(ValueError, match="FalconRotaryEmbedding: the config rotates no layer"):
-        patch(transformers.FalconModel(config))
-
-
-@for_each(
-    "cls, config",
-    [
-        (modeling_qwen3_omni_moe.Qwen3OmniMoeRotaryEmbedding, modeling_qwen3_omni_moe.Qwen3OmniMoeCode2WavConfig),
-        (modeling_evolla.EvollaSaProtRotaryEmbedding, modeling_evolla.SaProtConfig),
-    ],
-)
+@for_each("cls, config", WITHOUT_A_FAMILY)
 def test_a_module_whose_config_has_no_family_of_its_own(cls, config):
     (rope,) = rotary_of(cls(config(**HEADS)))._ropes.values()
     assert rope == RotaryEmbedding(head_dim=16, layout="half", base=10_000.0)
 
 
-def give_another_base(monkeypatch, *modes):
-    """As if the config said another base, with these values of `compat`."""
+def give_bases(monkeypatch, with_compat, without):
+    """As if the config said these bases."""
+    bases = {"transformers": with_compat, None: without}
 
     def changed(config, **options):
-        rope = from_config(config, **options)
-        return rope.replace(base=100.0) if options["compat"] in modes else rope
+        return from_config(config, **options).replace(base=bases[options["compat"]])
 
     monkeypatch.setattr(rotary, "from_config", changed)
 
 
 def test_a_bug_that_the_installed_transformers_has_fixed(monkeypatch):
     """The tables of `compat="transformers"` differ from the module's, and those without `compat` are equal."""
-    give_another_base(monkeypatch, "transformers")
+    give_bases(monkeypatch, 100.0, 1e4)
     assert_agrees(llama(), prompt(FAMILIES["Llama"]))
 
 
 def test_tables_that_differ_with_and_without_compat(monkeypatch):
-    give_another_base(monkeypatch, "transformers", None)
+    """The error is that with `compat`."""
+    give_bases(monkeypatch, 100.0, -1.0)
     with pytest.raises(ValueError, match=rf"{OTHER_TABLES}\d"):
         patch(llama())
 
 
-@for_each("signature", APPLY_SIGNATURES)
-def test_apply_functions_take_arguments_by_position_and_by_name(signature):
-    random = torch.Generator().manual_seed(0)
-    table = torch.rand(5, 4, generator=random)
-    numbers = {"unsqueeze_dim": 0, "repeat_freqs_k": 1}
-    arguments = {}
-    for name, parameter in inspect.signature(APPLY_SIGNATURES[signature]).parameters.items():
-        if name in ARRAY_NAMES:
-            arguments[name] = torch.rand(2, 3, 5, 8, generator=random)
-        elif name.startswith("freqs"):
-            arguments[name] = torch.complex(table.cos(), table.sin())
-        elif "cos" in name or "sin" in name:
-            arguments[name] = table.cos() if "cos" in name else table.sin()
-        elif parameter.kind is not parameter.VAR_KEYWORD:
-            arguments[name] = numbers.get(name, 0)
-    table_format = TableFormat("once", "freqs" in signature, Rotation("half", "half"), False, 4)
-    apply = apply_function(signature, table_format, None)
-    by_position, by_name = apply(*arguments.values()), apply(**arguments)
-    expected = [array * 1 for name, array in arguments.items() if name in ARRAY_NAMES]
-    for array in expected:
-        first, second = array[..., :4].clone(), array[..., 4:].clone()
-        array[..., :4] = first * table.cos() - second * table.sin()
-        array[..., 4:] = second * table.cos() + first * table.sin()
-    for found in (by_position, by_name):
-        found = found if len(expected) > 1 else (found,)
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=ROTATION_TOLERANCE)
+COLUMNS = {
+    "halves": [0, 1, 2, 3, 0, 1, 2, 3],
+    "neighbours": [0, 0, 1, 1, 2, 2, 3, 3],
+    "blocks": [0, 1, 0, 1, 2, 3, 2, 3],
+    "once": [0, 1, 2, 3],
+}
 
 
-def test_keys_of_a_memory_repeat_the_tables_of_queries():
-    """In groups as long as the queries; the last keys are not rotated."""
-    signature = "(q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False)"
-    angles, k = torch.rand(5, 4), torch.rand(2, 3, 11, 8)
-    apply = apply_function(signature, TableFormat("once", False, Rotation("half", "half"), False, 4), None)
-    tables = angles.cos(), angles.sin()
-    first, _ = apply(k[..., :5, :], k[..., :5, :], *tables)
-    second, whole = apply(k[..., 5:10, :], k[..., 5:10, :], *tables)
-    assert torch.equal(second, whole)
-    _, found = apply(k[..., :5, :], k, *tables, num_k_exclude_rope=1, repeat_freqs_k=True)
-    assert torch.equal(found, torch.cat((first, second, k[..., 10:, :]), -2))
-
-
-@for_each(
-    "columns, order",
-    [
-        ("halves", [0, 1, 2, 3, 0, 1, 2, 3]),
-        ("neighbours", [0, 0, 1, 1, 2, 2, 3, 3]),
-        ("blocks", [0, 1, 0, 1, 2, 3, 2, 3]),
-        ("once", [0, 1, 2, 3]),
-    ],
-)
+@for_each("columns, order", COLUMNS.items())
 def test_columns_of_tables_are_repeated_and_read_back(columns, order):
     cos, sin = torch.rand(2, 3, 2, 4)
     table_format = TableFormat(columns, False, Rotation("half", "half", 0, 2), False, 4)
