@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from configs import CONFIGS, ROWS
 import rope_xp
 from rope_xp import RotaryEmbedding, frequencies, plot
 from rope_xp.cli.commands import app, run
-from rope_xp.cli.options import PARAMETERS, RULE_PARAMETERS, RULES, in_options, report_in_options
+from rope_xp.cli.options import PARAMETERS, RULE_PARAMETERS, RULES, in_options
 from rope_xp.configs.readers.command_line import KNOWN
 from rope_xp.extension import METHODS
 
@@ -137,15 +138,6 @@ def test_errors_name_the_options_of_the_command_and_no_argument(command, who):
     assert seen or who in ("identify_checkpoint", *DRAWN, *SCALINGS, "RotaryEmbedding")
 
 
-def test_the_check_of_errors_finds_planted_ones():
-    """An error about an argument that is not translated, and one that names an option which does not exist."""
-    assert in_options("from_config: layer or strict must be given; got none", app.commands["explain"]).startswith(
-        "from_config: --layer or strict must"
-    )
-    unknown = in_options("from_config: seq_len must be given; got none", app.commands["identify"])
-    assert unknown == "from_config: seq_len must be given; got none"
-
-
 @for_each("row", ROWS["errors in options"])
 def test_errors_in_options(row):
     assert row["said"] in in_options(row["error"], app.commands[row["command"]])
@@ -156,19 +148,6 @@ def test_every_parameter_of_a_rule_is_an_option_of_extend():
     assert {*RULE_PARAMETERS} == {*PARAMETERS} and names.issuperset(RULE_PARAMETERS)
     assert {"beta_fast", "long_factor", "low_freq_factor"} <= {*RULE_PARAMETERS}
     assert [*METHODS] == [*RULES]
-
-
-def test_reports_name_options():
-    phi = {
-        "model_type": "phi3", "hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": 8192,
-        "original_max_position_embeddings": 2048,
-        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4},
-    }  # fmt: skip
-    report = rope_xp.from_config(phi).explain(8192)
-    assert "from_config(..., seq_len=8192)" in report.warnings[0]
-    shown = report_in_options(report, app.commands["explain"])
-    assert "--seq-len 8192. Keys" in shown.warnings[0] and "`rerotate` corrects them" in shown.warnings[0]
-    assert shown.to_dict() | {"warnings": []} == report.to_dict() | {"warnings": []}
 
 
 @for_each("row", ROWS["words of a line"])
@@ -184,28 +163,16 @@ def test_what_the_words_of_a_line_stand_for(row, tmp_path, monkeypatch):
     assert json.loads(json.dumps(given)) == row["given"]
 
 
-WRONG = [(f"{line} --to", value) for line in ("extend f", "convert f") for value in ("", "x", "0k", "1g", "9" * 16)]
+NOTHING = [f"{line} --to {value}" for line in ("extend f", "convert f") for value in ("''", "x", "0k", "1g", "9" * 16)]
+NOTHING += ["explain f --context 0", "plot f g -o .", "plot -o x.svg"]
+MISSING = ("explain", "compare", "identify", "extend --to 1", "extend f", "convert --to all", "convert f", "plot f")
 
 
-@for_each("line, value", [*WRONG, ("explain f --context", "0"), ("plot f g -o", "."), ("plot -o", "x.svg")])
-def test_words_that_stand_for_nothing(line, value):
-    name, *words = line.split()
-    with pytest.raises(click.UsageError):
-        app.commands[name].make_context(name, [*words, value])
-
-
-@for_each(
-    "line", ["explain", "compare", "identify", "extend --to 1", "extend f", "convert --to all", "convert f", "plot f"]
-)
-def test_words_that_must_be_there(line):
-    name, *words = line.split()
-    with pytest.raises(click.UsageError, match="Missing"):
+@for_each("line, said", [*((line, None) for line in NOTHING), *((line, "Missing") for line in MISSING)])
+def test_words_that_stand_for_nothing_or_are_missing(line, said):
+    name, *words = shlex.split(line)
+    with pytest.raises(click.UsageError, match=said):
         app.commands[name].make_context(name, words)
-
-
-def test_positions_may_be_ignored_if_the_library_has_it():
-    has = "positions_ignored" in inspect.signature(rope_xp.compare).parameters
-    assert ("positions_ignored" in {each.name for each in app.commands["compare"].params}) == has
 
 
 OF_PYTHON = (
