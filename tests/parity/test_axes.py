@@ -390,11 +390,9 @@ def test_one_axis_of_diffusers(freqs_dtype, linear, ntk):
         rope = RotaryEmbedding(head_dim=16, layout=layout, base=500.0 * ntk, scaling=LinearScaling(factor=linear))
         # In float64, only the tables are rounded.
         atol = off_by(rope, where, 5 if freqs_dtype == torch.float32 else 0)
-        neighbours = layout == "interleaved"
-        tables = embeddings.get_1d_rotary_pos_embed(
-            16, where, 500.0, use_real=True, repeat_interleave_real=neighbours, **options
-        )
-        theirs = embeddings.apply_rotary_emb(x, tables, use_real_unbind_dim=-1 if neighbours else -2)
+        kind = {"use_real": True, "repeat_interleave_real": layout == "interleaved"}
+        tables = embeddings.get_1d_rotary_pos_embed(16, where, 500.0, **kind, **options)
+        theirs = embeddings.apply_rotary_emb(x, tables, use_real_unbind_dim=-2 if layout == "half" else -1)
         assert_same(rope(x, positions=where, seq_dim=2), theirs, rotated(atol))
     turns = embeddings.get_1d_rotary_pos_embed(16, where, 500.0, **options)
     assert_same(rope.sincos(where, like=turns.real), (turns.imag, turns.real), atol)

@@ -104,32 +104,23 @@ FRAMES += ("qwen4_exp Qwen4Exp", "glm4v Glm4v", "glm4v_moe Glm4vMoe", "glm46v Gl
 FRAMES += ("cohere_compass CohereCompass", "cosmos3_omni Cosmos3Omni", "cosmos3_edge Cosmos3Edge")
 
 
-@pytest.mark.parametrize("names", FRAMES)
-def test_frames(names):
-    """The frames of a video stand apart."""
-    name, kind = names.split()
-    assert_prompts_equal(model(name, f"{kind}Model"), positions.qwen3_vl, {}, frames=True)
-
-
-WHOLE = [
-    ("qwen2_vl", "Qwen2VLModel", positions.qwen2_vl, 1),
-    ("paddleocr_vl", "PaddleOCRVLModel", positions.qwen2_vl, 1),
-    ("ernie4_5_vl_moe", "Ernie4_5_VLMoeModel", positions.ernie4_5_vl, 2),
+TIMES = {"positions_per_second": VISION.tokens_per_second, **COMPAT}
+# The folder, the class, our function and its options, and how prompts are drawn. Some have the frames of a video apart.
+PROMPTS = [
+    *((*each.split(), positions.qwen3_vl, {}, {"frames": True}) for each in FRAMES),
+    ("qwen2_vl", "Qwen2VL", positions.qwen2_vl, COMPAT, {}),
+    ("paddleocr_vl", "PaddleOCRVL", positions.qwen2_vl, COMPAT, {}),
+    ("ernie4_5_vl_moe", "Ernie4_5_VLMoe", positions.ernie4_5_vl, COMPAT, {"temporal": 2}),
+    *(("qwen2_5_vl", "Qwen2_5_VL", positions.qwen2_5_vl, TIMES, {"timed": timed}) for timed in (True, False)),
 ]
 
 
-@pytest.mark.parametrize("name, kind, function, temporal", WHOLE)
-def test_videos_whole(name, kind, function, temporal):
-    upstream = model(name, kind)
-    assert_prompts_equal(upstream, function, COMPAT, temporal=temporal)
-    # Without videos there is nothing to differ in.
-    assert_prompts_equal(upstream, function, {}, seeds=10, videos=False)
-
-
-@pytest.mark.parametrize("timed", [True, False])
-def test_qwen2_5_vl(timed):
-    options = {"positions_per_second": VISION.tokens_per_second, **COMPAT}
-    assert_prompts_equal(model("qwen2_5_vl", "Qwen2_5_VLModel"), positions.qwen2_5_vl, options, timed=timed)
+@pytest.mark.parametrize("name, kind, function, options, shape", PROMPTS)
+def test_images_and_videos(name, kind, function, options, shape):
+    upstream = model(name, f"{kind}Model")
+    assert_prompts_equal(upstream, function, options, **shape)
+    if options is COMPAT:  # without videos there is nothing to differ in
+        assert_prompts_equal(upstream, function, {}, seeds=10, videos=False)
 
 
 def hunyuan_row(rng):
