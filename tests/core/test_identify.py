@@ -181,7 +181,8 @@ def test_precision(rounded, name, where):
 
     found = identify(lambda x, p: turned(x, angles(p)), WIDTH)
     assert (found.precision, found.rope) == (name, ROPE)
-    assert f"Phases have the precision of {name}" in str(found)
+    words = "Frequencies are rounded to" if where == "frequencies" else "Phases have the precision of"
+    assert f"{words} {name}" in str(found)
     cos_and_sin = [bfloat16(each) for each in tables(np.arange(600))]
     found = identify(lambda x, p: applied(x, *(each[p] for each in cos_and_sin)), WIDTH)
     assert (found.precision, found.rope) == ("bfloat16 tables", ROPE)

@@ -89,6 +89,7 @@ def arrays(xp, x):
         (at(range(5), sincos=table(xp, 0, 7)), r"tables must be \(rows, pairs\) .*; got shape \(0, 7\)"),
         (at(range(5), sincos=table(xp, 7)), r"tables must be \(rows, pairs\) .*; got shape \(7,\)"),
         (at(range(5), sincos=table(xp, 9, 5)), r"7 pairs, .*; got .*\(9, 5\)"),
+        (partial(embedding(rotary_dim=10), x, sincos=good, seq_dim=1), r"5 pairs, .*; got .*\(5, 7\)"),
         (at(range(5), sincos=good, heads_dim=2), r"positions must select rows of .*; got heads=None and heads_dim=2"),
         (apply(x, table(xp)), r"tables must have 1 to 7 pairs on .*; got tables of shape \(\) for x of shape"),
         (partial(decayed, x, sincos=good, seq_dim=1), r"sincos must be given without xpos; got xpos=XPos"),
