@@ -171,7 +171,7 @@ def with_scaling(rope: Embedding, extended: int | None) -> str:
     provenance, rule = rope._provenance, rope.scaling
     stated = provenance.max_position_embeddings
     if provenance.extended:
-        return "The scaling was added by extend. Only training with it shows the model more angles."
+        return "The scaling was added by extend: the model has not seen it in training, unless you train it further."
     if isinstance(rule, DynamicNTKScaling):
         return "Dynamic NTK scales only sequences that are longer than those of training."
     if stated is None:

@@ -379,8 +379,8 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
         if each.refusal
     ]
     notes += [
-        f"The factor of dynamic grows with the length: at {to:,} tokens, {_number(to / trained)} divides the slowest "
-        f"frequency by {_number(each.greatest_divisor)}. With `factor`=1, it is divided by {_number(to / trained)}."
+        f"The factor of dynamic grows with the length: at {to:,} tokens, `factor`={_number(to / trained)} divides the "
+        f"slowest frequency by {_number(each.greatest_divisor)}, and `factor`=1 by {_number(to / trained)}."
         for each in choices
         if each.rule == "dynamic" and each.greatest_divisor
     ]

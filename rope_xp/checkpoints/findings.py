@@ -25,6 +25,7 @@ from rope_xp.configs.parts import part_of
 from rope_xp.configs.readers.files import opened
 from rope_xp.configs.writers.gguf_architectures import NO_ROTATION, gguf_layout
 from rope_xp.embedding import RotaryEmbedding
+from rope_xp.provenance import defaults_as_text
 from rope_xp.types import Config, Embedding, Values
 
 WITHOUT = "no projection of queries or keys was found by its name"
@@ -110,7 +111,8 @@ def _embedding(contents: Contents, format_: str | None) -> tuple[RotaryEmbedding
         return None, *_of_first_layer(contents.config, options, str(error))
     if found is None:
         return None, None, [("embedding: none", f"{contents.config_name}: it rotates nothing")]
-    return found, found.layout, []
+    defaults = defaults_as_text(found._provenance.defaults)
+    return found, found.layout, [("embedding: not all in the config", defaults)] if defaults else []
 
 
 def _of_first_layer(config: Config, options: Config, why: str) -> tuple[str | None, list[Conclusion]]:

@@ -64,9 +64,9 @@ def app() -> None:
     """Rotary position embeddings of models: what they do, and whether two are the same.
 
     FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder of them, or -
-    for the JSON on standard input. Lengths are numbers of tokens, such as 131072 or 128k.
+    for the JSON on standard input. Lengths are numbers of tokens, such as 131072 or 128k (k is 1,024).
 
-    Exit codes: 0; 1 if embeddings differ or the report has warnings; 2 for bad input.
+    Exit codes: 0; 1 if embeddings differ, none is found, or the report has warnings; 2 for bad input.
     """
 
 
