@@ -24,38 +24,6 @@ def test_rotary_embedding_torch():
         torch.testing.assert_close(apply_rotary_pos_emb(x, sincos, seq_dim=2), theirs, rtol=0, atol=ATOL)
 
 
-def flash_attention(x, cos, sin, interleaved=False, offsets=None, conjugate=False):
-    """What flash-attn's apply_rotary_emb computes, token by token, for x of batch seq heads dim."""
-    y, pairs = x.clone(), cos.shape[-1]
-    one = torch.arange(pairs) * (2 if interleaved else 1)
-    other = one + (1 if interleaved else pairs)
-    for row in range(x.shape[0]):
-        for token in range(x.shape[1]):
-            where = token + (0 if offsets is None else int(offsets[row]))
-            c, s = cos[where], -sin[where] if conjugate else sin[where]
-            a, b = x[row, token][:, one], x[row, token][:, other]
-            y[row, token, :, one], y[row, token, :, other] = a * c - b * s, a * s + b * c
-    return y
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_flash_attention(interleaved):
-    x, layout = random(2, 5, 3, 16), "interleaved" if interleaved else "half"
-    rope = RotaryEmbedding(head_dim=16, layout=layout, base=500.0, rotary_dim=12)
-    sin, cos = rope.sincos(torch.arange(20))
-    for conjugate in (False, True):
-        theirs = flash_attention(x, cos, sin, interleaved, conjugate=conjugate)
-        ours = apply_rotary_pos_emb(x, (sin[:5], cos[:5]), layout=layout, seq_dim=1, inverse=conjugate)
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-    offsets = torch.tensor([3, 11])
-    ours = rope(x, positions=positions.consecutive(5, offsets), seq_dim=1)
-    torch.testing.assert_close(ours, flash_attention(x, cos, sin, interleaved, offsets), rtol=0, atol=1e-6)
-    cu_seqlens = torch.tensor([0, 3, 5], dtype=torch.int32)
-    packed = rope(x, positions=positions.from_cu_seqlens(cu_seqlens, 5), seq_dim=1)
-    alone = torch.cat([flash_attention(part, cos, sin, interleaved) for part in x.split([3, 2], dim=1)], dim=1)
-    torch.testing.assert_close(packed, alone, rtol=0, atol=1e-6)
-
-
 LLAMA_3 = {"rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0}
 LLAMA_3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
