@@ -23,6 +23,17 @@ def is_right(_=None, kernel="fastest"):
     return np.array_equal(apply_rotary_pos_emb(x, sincos, layout="half", kernel=kernel), truth)
 """
 
+# Compiles the first call of a process, with the kernel and on the device that are its arguments.
+COMPILED_FIRST = """
+import sys
+import torch
+from rope_xp import RotaryEmbedding
+rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=sys.argv[1])
+x = torch.ones(5, 3, 14, device=sys.argv[2])
+compiled = torch.compile(lambda x: rope(x, seq_dim=0), fullgraph=True, backend="eager")
+assert torch.allclose(compiled(x), rope(x, seq_dim=0), rtol=0, atol=1e-6)
+"""
+
 
 def run(tmp_path, script, *arguments, timeout=120, **environment):
     """What a Python program prints; if it hangs, it fails, and nothing of it stays."""

@@ -197,12 +197,6 @@ def test_inductor_equals_eager_and_its_tables_are_exact():
             assert torch.equal(part, table[start:stop])
 
 
-def test_meta_tensors_stay_meta():
-    x = torch.empty(2, 5, 3, 14, device="meta", dtype=torch.bfloat16)
-    for result in (embedding()(x, seq_dim=1), notebook(x)):
-        assert result.device.type == "meta" and result.shape == x.shape and result.dtype == x.dtype
-
-
 class NoFloat64(TorchDispatchMode):
     """A device without float64, such as Apple's."""
 
@@ -225,28 +219,12 @@ def test_float64_is_not_needed():
             torch.ones(1) * torch.ones(1).double()
 
 
-def test_bad_input_is_refused_while_compiling():
-    x = torch.ones(2, 5, 3, 14)
+def test_positions_of_numpy_are_not_compiled():
+    """The README says so; when torch learns it, the sentence goes."""
     torch._dynamo.reset()
-    for call, case in [
-        (lambda x: notebook(x[..., :13]), r"^fixed_pos_embedding: .*; got"),
-        (lambda x: bad_input.ROPE(x[:, :, 0, :12], seq_dim=1), r"head_dim=14 channels"),
-        (lambda x: bad_input.ROPE.shift(x, 2**31, seq_dim=1), r"fit in int32; got"),
-    ]:
-        with pytest.raises(Exception, match=case):
-            torch.compile(call, backend="eager")(x)
-    # The README says so; when torch learns it, the sentence goes.
-    numpy = torch.compile(lambda x: embedding()(x, positions=np.arange(5), seq_dim=1), fullgraph=True, backend="eager")
+    call = torch.compile(lambda x: embedding()(x, positions=np.arange(5), seq_dim=1), fullgraph=True, backend="eager")
     with pytest.raises(torch._dynamo.exc.Unsupported):
-        numpy(x)
-
-
-def test_learned_frequencies_that_became_half_precision_are_refused():
-    inv_freq = torch.nn.Parameter(torch.ones(7))
-    rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)
-    inv_freq.data = inv_freq.data.half()  # what module.half() does
-    with pytest.raises(TypeError, match="inv_freq must be float32 or float64; got float16"):
-        rope.sincos(torch.arange(3))
+        call(random(2, 5, 3, 14))
 
 
 def test_positions_of_another_device_are_refused():
