@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
+from collections import defaultdict
 from dataclasses import dataclass
 
 import pytest
@@ -32,31 +33,24 @@ def marks():
 
 def public_codes():
     """The code of each public function and method, by the name with which its errors begin."""
-    found = {}
+    found = defaultdict(set)
     loaded = [sys.modules[name] for each in NEED_A_FRAMEWORK if (name := f"rope_xp.{each}") in sys.modules]
     for place in (*PLACES, *loaded):
         for name in getattr(place, "__all__", dir(place)):
-            each = inspect.unwrap(getattr(place, name)) if callable(getattr(place, name)) else None
-            if inspect.isfunction(each):
-                found[name] = each.__code__
-            elif inspect.isclass(each):
+            each = getattr(place, name)
+            if inspect.isclass(each):
                 for method, function in inspect.getmembers(each, inspect.isfunction):
-                    is_of_class = method in ("__post_init__", "__init__", "__call__", "__hash__")
-                    found.setdefault(name if is_of_class else f"{name}.{method}", set()).add(function.__code__)
-                found[name] = found.get(name, set()) | {
-                    f.__code__ for _, f in inspect.getmembers(each, inspect.isfunction)
-                }
+                    found[name].add(function.__code__)
+                    found[f"{name}.{method}"].add(function.__code__)
+            elif inspect.isfunction(function := inspect.unwrap(each) if callable(each) else each):
+                found[name].add(function.__code__)
     return found
 
 
 def test_only_public_functions_are_marked():
-    found = marks()
-    known = public_codes()
-    for code, name in found.items():
-        if name in OTHERS:
-            continue
-        codes = known.get(name, ())
-        assert code in codes if isinstance(codes, set) else code is codes, (name, code.co_qualname)
+    marked, codes = marks(), public_codes()
+    others = {name: code.co_qualname for code, name in marked.items() if code not in codes[name]}
+    assert others.keys() <= OTHERS, others
 
 
 def test_the_innermost_marked_function_names_the_error():

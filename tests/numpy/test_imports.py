@@ -29,26 +29,10 @@ def test_importing_the_library_loads_no_framework():
     assert loaded_after("import rope_xp, einops") == ["einops"]  # this test can fail
 
 
-# From the bottom up: a module imports modules above it in this list, and none below. A folder stands for all in it that
-# does not stand here itself; its modules import each other without a circle.
-LAYERS = """
-types
-arrays/libraries arrays/signature provenance reports
-errors
-arrays configs/engines
-frequencies sections layouts positions
-kernels spectrum weights configs/writers
-functions description
-explanation extension
-embedding
-configs modules identification
-checkpoints comparison
-__init__
-torch flax onnx huggingface plot
-cli
-__main__
-"""
-LAYER_OF = {module: number for number, line in enumerate(LAYERS.split("\n")) for module in line.split()}
+# The table of modules, from the bottom up: a module imports modules above it in this list, and none below. A folder
+# stands for all in it that does not stand here itself; its modules import each other without a circle.
+CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
+ROWS = re.findall(r"^\| `rope_xp/([\w/]+?)(?:/|\.py)` \|", CONTRIBUTING.read_text(), flags=re.MULTILINE)
 
 # Names beyond the standard library and NumPy, and the modules that may import them.
 MAY_NAME = """
@@ -73,8 +57,8 @@ MODULES.remove("__init__")
 
 
 def place_of(module):
-    """What stands for a module in LAYERS: itself, or the innermost folder that it is in."""
-    return next(place for place in (module, *map(str, Path(module).parents)) if place in LAYER_OF)
+    """The row that stands for a module: its own, or that of the innermost folder that it is in."""
+    return next(ROWS.index(place) for place in (module, *map(str, Path(module).parents)) if place in ROWS)
 
 
 def imported_by(module):
@@ -104,8 +88,7 @@ def ours_in(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_point_one_way_and_name_no_framework(module):
     others = {name for name in imported_by(module) if not name.startswith("rope_xp/")}
-    others_of_ours = {name for name in ours_in(module) if place_of(name) != place_of(module)}
-    assert not {name for name in others_of_ours if LAYER_OF[place_of(name)] >= LAYER_OF[place_of(module)]}
+    assert [name for name in ours_in(module) if place_of(name) > place_of(module)] == []
     assert all((module, name) in ALLOWED for name in others - {*sys.stdlib_module_names, "numpy"})
 
 
@@ -113,12 +96,8 @@ def test_no_module_imports_itself_in_a_circle():
     tuple(graphlib.TopologicalSorter({module: ours_in(module) for module in MODULES}).static_order())  # or CycleError
 
 
-def test_contributing_has_the_map_of_modules():
-    """In the order of the layers, all of them."""
-    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
-    rows = re.findall(r"^\| `rope_xp/([\w/]+?)(?:/|\.py)` \|", text, flags=re.MULTILINE)
-    assert sorted(rows) == sorted(LAYER_OF)
-    assert [LAYER_OF[row] for row in rows] == sorted(LAYER_OF.values())
+def test_each_row_of_the_table_has_modules():
+    assert {place_of(module) for module in [*MODULES, "__init__"]} == {*range(len(ROWS))}
 
 
 # Modules that need a package, and the extra of pyproject.toml that brings it.
@@ -141,7 +120,7 @@ def test_a_module_without_its_package_names_the_extra(module, monkeypatch):
         importlib.import_module(f"rope_xp.{module}")
     said = f"rope_xp.{module}: {packages} must be installed (pip install 'rope-xp[{module}]'); got "
     assert str(raised.value).startswith(said)
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    text = CONTRIBUTING.with_name("pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     assert any(requirement.startswith(package) for requirement in extras[module])
 
