@@ -2,8 +2,8 @@
 
 import io
 import re
+from functools import partial
 
-import bad_input
 import jax
 import jax.numpy as jnp
 import ndonnx as ndx
@@ -100,64 +100,57 @@ def sizes_of(kind):
     return sizes, sizes, *{Counted: [], At: [sizes], From: [None]}[kind]
 
 
-@pytest.mark.compile
-@pytest.mark.parametrize("strict", [True, False], ids=["strict", "not strict"])
-@pytest.mark.parametrize(
-    "kind, layout, learned", [(Counted, "half", True), (At, "interleaved", False), (From, "half", False)]
-)
-def test_torch_export(kind, layout, learned, strict):
-    program_of = kind(Module(embedding(layout, kernel="numba"), seq_dim=1, learned=learned))
-    program = torch.export.export(program_of, given(kind, 2, 5), dynamic_shapes=sizes_of(kind), strict=strict)
+def saved_and_loaded(module, kind, dtype, strict):
+    """The program of torch.export: it has no complex numbers, and needs no rope_xp."""
+    program = torch.export.export(module, given(kind, 2, 5, dtype), dynamic_shapes=sizes_of(kind), strict=strict)
     assert not any("complex" in str(node.meta.get("val")) for node in program.graph.nodes)
-    assert [*program.state_dict] == (["rotary.inv_freq"] if learned else [])
+    assert not any("rope_xp" in str(node.target) for node in program.graph.nodes)
+    assert [*program.state_dict] == [*module.state_dict()]
     saved = io.BytesIO()
     torch.export.save(program, saved)
     saved.seek(0)
-    loaded = torch.export.load(saved).module()
-    for arguments in (given(kind, *sizes) for sizes in SIZES):
-        with torch.no_grad():
-            assert_same(loaded(*arguments), program_of(*arguments))
+    return torch.export.load(saved).module()
+
+
+def to_onnx(module, kind, dtype):
+    options = {"dynamo": True, "dynamic_shapes": sizes_of(kind), "verbose": False}
+    run = runtime(torch.onnx.export(module, given(kind, 2, 5, dtype), **options).model_proto)
+    return lambda *arguments: tuple(run(*(each.numpy() for each in arguments)))
+
+
+EXPORTERS = {
+    "strict": partial(saved_and_loaded, strict=True),
+    "not strict": partial(saved_and_loaded, strict=False),
+    "ONNX": to_onnx,
+}
 
 
 # Of torch's own exporter.
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")
 @pytest.mark.compile
+@pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize(
-    "layout, kind, learned, dtype",
+    "kind, layout, learned, dtype",
     [
-        ("half", At, False, "float32"),
-        ("half", From, True, "float32"),
-        ("interleaved", At, False, "float32"),
-        ("interleaved", Counted, False, "float16"),
+        (At, "half", False, "float32"),
+        (From, "half", True, "float32"),
+        (At, "interleaved", False, "float32"),
+        (Counted, "interleaved", False, "float16"),
     ],
 )
-def test_torch_to_onnx(layout, kind, learned, dtype):
-    rope = embedding(layout)
-    program_of = kind(Module(rope, seq_dim=1, learned=learned)).eval()
-    options = {"dynamo": True, "dynamic_shapes": sizes_of(kind), "verbose": False}
-    run = runtime(torch.onnx.export(program_of, given(kind, 2, 5, dtype), **options).model_proto)
+def test_exporters_of_torch(exporter, kind, layout, learned, dtype):
+    rope = embedding(layout, kernel="numba")
+    module = kind(Module(rope, seq_dim=1, learned=learned)).eval()
+    run = EXPORTERS[exporter](module, kind, dtype)
     for arguments in (given(kind, *sizes, dtype) for sizes in SIZES):
         with torch.no_grad():
-            eager = program_of(*arguments)
-        # One rounding of a number below 8 in float16.
-        found = tuple(run(*(each.numpy() for each in arguments)))
-        assert_same(found, eager, ATOL if dtype == "float32" else 8 * 2.0**-11)
+            # One rounding of a number below 8 in float16.
+            assert_same(run(*arguments), module(*arguments), ATOL if dtype == "float32" else 8 * 2.0**-11)
     if kind is At:
-        q, k, where = (each.numpy() for each in given(kind, 2, 20))
-        assert_right(q, run(q, k, where)[0], where, rope)
+        q, k, where = given(kind, 2, 20)
+        assert_right(q.numpy(), np.asarray(run(q, k, where)[0]), where.numpy(), rope)
 
 
-# name: (axes of x, its sequence, axes of positions or None for 0, 1, 2, ..., part)
-TRACED = {
-    "counted": (("batch", "seq", 3, 14), 1, None, "half"),
-    "counted, heads first": (("batch", 3, "seq", 14), 2, None, "interleaved"),
-    "positions": (("batch", "seq", 3, 14), 1, ("seq",), "interleaved to half"),
-    "positions of each row": (("batch", "seq", 3, 14), 1, ("batch", "seq"), "blocks"),
-    "positions of every axis": (("batch", "heads", "seq", 14), 2, ("batch", 1, "seq"), "half"),
-    "packed": (("seq", 3, 14), 0, ("seq",), "interleaved"),
-    "fixed sizes": ((2, 5, 3, 14), 1, (5,), "blocks"),
-    "a fixed batch": ((2, "seq", 3, 14), 1, ("batch", "seq"), "interleaved to half"),
-}
 PARTS = {
     "half": {},
     "interleaved": {"layout": "interleaved"},
@@ -174,20 +167,6 @@ def traced(call, **axes):
     return runtime(ndx.build(arguments, {"y": result})), result.shape
 
 
-@pytest.mark.parametrize("name", TRACED)
-def test_ndonnx(name):
-    axes, seq_dim, of_positions, part = TRACED[name]
-    rope, given = embedding(**PARTS[part]), {"x": axes} | ({} if of_positions is None else {"where": of_positions})
-    call = lambda x, where=None: rope(x, positions=where, seq_dim=seq_dim)  # noqa: E731
-    run, shape = traced(call, **given)
-    assert shape == tuple(size if isinstance(size, int) else None for size in axes)
-    for batch, seq in [(2, 5)] if name == "fixed sizes" else [(2, 1), (2, 5), (2, 1000)]:
-        sizes = {"batch": batch, "seq": seq, "heads": 3}
-        shapes = {name: [sizes.get(size, size) for size in shape] for name, shape in given.items()}
-        arrays = [anywhere(*shape) if name == "where" else random(*shape) for name, shape in shapes.items()]
-        assert_same(run(*arrays)[0], call(*arrays))
-
-
 def test_ndonnx_is_right():
     rope = embedding()
     run, _ = traced(lambda x, where: rope(x, positions=where, seq_dim=1), x=("batch", "seq", 3, 14), where=("seq",))
@@ -195,35 +174,48 @@ def test_ndonnx_is_right():
     assert_right(x, run(x, where)[0], np.broadcast_to(where, (3, 6)), rope)
 
 
+def rotated(seq_dim, part="half"):
+    rope = embedding(**PARTS[part])
+    return lambda x, where=None: rope(x, positions=where, seq_dim=seq_dim)
+
+
 ROPE = embedding()
 AXES = embedding(sections=Sections((3, 4), order="axial"))
-SYMBOLIC, WHERE = ("batch", "seq", 3, 14), ("batch", "seq")
-OF_ROWS = {"sin": ("rows", 7), "cos": ("rows", 7), "where": WHERE}
-# name: (a call that says all with the arguments of its names, axes of those besides `x`)
-FUNCTIONS = {
-    "notebook": (lambda x: apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=7), seq_dim=1), {}),
-    "every two and half": (lambda x: rotate_every_two(x) + rotate_half(x), {}),
-    "rows": (lambda x, sin, cos, where: ROPE(x, sincos=(sin, cos), positions=where, seq_dim=1), OF_ROWS),
-    "shift": (lambda x, where: ROPE.shift(x, where, seq_dim=1), {"where": ("batch", 1)}),
-    "inverse": (lambda x, where: ROPE.rotate(x, ROPE.sincos(where), seq_dim=1, inverse=True), {"where": ("seq",)}),
-    "scaled": (lambda x: embedding(scaling=YARN)(x, seq_dim=1), {}),
-    "decays": (lambda x: embedding(xpos=XPos())(x, x, seq_dim=1)[1], {}),
-    "axes": (lambda x, where: AXES(x, positions=where, seq_dim=1), {"where": (2, *WHERE)}),
-    "sinusoidal": (lambda x, where: sinusoidal_pos_embedding(where, 14, like=x), {"where": WHERE}),
+X, WHERE = {"x": ("batch", "seq", 3, 14)}, {"where": ("batch", "seq")}
+# name: (a call that says all with the arguments of its names, their axes)
+CALLS = {
+    "counted": (rotated(1), X),
+    "counted, heads first": (rotated(2, "interleaved"), {"x": ("batch", 3, "seq", 14)}),
+    "positions": (rotated(1, "interleaved to half"), X | {"where": ("seq",)}),
+    "positions of each row": (rotated(1, "blocks"), X | WHERE),
+    "positions of every axis": (rotated(2), {"x": ("batch", "heads", "seq", 14), "where": ("batch", 1, "seq")}),
+    "packed": (rotated(0, "interleaved"), {"x": ("seq", 3, 14), "where": ("seq",)}),
+    "fixed sizes": (rotated(1, "blocks"), {"x": (2, 5, 3, 14), "where": (5,)}),
+    "a fixed batch": (rotated(1, "interleaved to half"), {"x": (2, "seq", 3, 14)} | WHERE),
+    "notebook": (lambda x: apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=7), seq_dim=1), X),
+    "every two and half": (lambda x: rotate_every_two(x) + rotate_half(x), X),
+    "rows": (
+        lambda x, sin, cos, where: ROPE(x, sincos=(sin, cos), positions=where % 50, seq_dim=1),
+        X | {"sin": ("rows", 7), "cos": ("rows", 7)} | WHERE,
+    ),
+    "shift": (lambda x, where: ROPE.shift(x, where, seq_dim=1), X | {"where": ("batch", 1)}),
+    "inverse": (lambda x, where: ROPE.rotate(x, ROPE.sincos(where), seq_dim=1, inverse=True), X | {"where": ("seq",)}),
+    "scaled": (lambda x: embedding(scaling=YARN)(x, seq_dim=1), X),
+    "decays": (lambda x: embedding(xpos=XPos())(x, x, seq_dim=1)[1], X),
+    "axes": (lambda x, where: AXES(x, positions=where, seq_dim=1), X | {"where": (2, "batch", "seq")}),
+    "sinusoidal": (lambda x, where: sinusoidal_pos_embedding(where, 14, like=x), X | WHERE),
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_ndonnx_of_every_function(name):
-    call, others = FUNCTIONS[name]
-    axes = {"x": SYMBOLIC, **others}
-    run, _ = traced(call, **axes)
-    for batch, seq in [(1, 1), (2, 5), (3, 100)]:
-        sizes = {"batch": batch, "seq": seq, "rows": 40}
+@pytest.mark.parametrize("name", CALLS)
+def test_ndonnx(name):
+    call, axes = CALLS[name]
+    run, shape = traced(call, **axes)
+    assert name == "sinusoidal" or shape == tuple(each if isinstance(each, int) else None for each in axes["x"])
+    for batch, seq in [(2, 1), (2, 100), *[(1, 5)] * (2 not in axes["x"])]:
+        sizes = {"batch": batch, "seq": seq, "heads": 3, "rows": 40}
         shapes = {name: [sizes.get(size, size) for size in shape] for name, shape in axes.items()}
-        arrays = {name: random(*shape) for name, shape in shapes.items()}
-        if "where" in axes:
-            arrays["where"] = anywhere(*shapes["where"]) % 50
+        arrays = {name: anywhere(*shape) if name == "where" else random(*shape) for name, shape in shapes.items()}
         truth = call(**arrays)
         assert name != "rows" or seq < 100 or np.isnan(truth).any()  # where there is no such row
         assert_same(run(*arrays.values())[0], truth, equal_nan=name == "rows")
@@ -264,20 +256,15 @@ UNSAID = {
 }
 
 
-@pytest.mark.parametrize("what", UNSAID)
-def test_what_the_operator_cannot_say_is_refused(what):
-    with pytest.raises(ValueError, match=rf"^to_onnx_rotary_embedding: .* must be expressible by .*; got {what}"):
-        to_onnx_rotary_embedding(UNSAID[what], 10)
-
-
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
-        ((bad_input.ROPE, 0), ValueError, "num_positions must be at least 1; got 0"),
-        ((bad_input.ROPE, 2.0), TypeError, "num_positions must be an int; got float"),
+        *(((rope, 10), ValueError, f".* must be expressible by .*; got {what}") for what, rope in UNSAID.items()),
+        ((ROPE, 0), ValueError, "num_positions must be at least 1; got 0"),
+        ((ROPE, 2.0), TypeError, "num_positions must be an int; got float"),
         ((None, 10), TypeError, "rope must be a rope_xp.RotaryEmbedding; got builtins.NoneType"),
-        ((bad_input.ROPE, 10, {"num_heads": 0}), ValueError, "num_heads must be at least 1; got 0"),
-        ((bad_input.ROPE, 10, {"dtype": "bfloat16"}), ValueError, 'dtype must be "float32" .* got .bfloat16'),
+        ((ROPE, 10, {"num_heads": 0}), ValueError, "num_heads must be at least 1; got 0"),
+        ((ROPE, 10, {"dtype": "bfloat16"}), ValueError, 'dtype must be "float32" .* got .bfloat16'),
     ],
 )
 def test_bad_input_of_the_operator(arguments, error, message):
