@@ -12,7 +12,7 @@ from cases import for_each
 from compare import assert_same
 from functorch.compile import make_boxed_func
 from libraries import LIBRARIES, ROUNDOFF
-from programs import run
+from programs import COMPILED_FIRST, run
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -116,6 +116,7 @@ def test_any_arrays_in_one_launch(draw, launches, monkeypatch):
     assert len(launches) == 1
     for x, tables, result in zip(arrays, sincos, results, strict=True):
         truth, _ = oracle.rotate_pairs(NUMPY(x), *map(NUMPY, tables), rotation)
+        assert result.stride() == torch.empty_like(x).stride()
         size = 2 * max(1.0, np.abs(truth).max())
         assert_rounded_once(result, truth, size)
         # Two roundings of numbers that agree but for those of float32 (float64).
@@ -139,14 +140,6 @@ def test_empty_axes_launch_nothing(shape, launches):
     both, filled = [sincos, tables(np.ones((2, 1, 5)))], random(2, 3, 14)
     assert_same(kernel.rotate_all([x, filled], both, HALVES)[1], reference.rotate(filled, *both[1], HALVES))
     assert len(launches) == 1
-
-
-def test_results_lie_like_their_arrays():
-    """Those of queries seen through a transposition are written in their order."""
-    transposed, packed = random(2, 5, 3, 14).transpose(1, 2), random(2, 5, 3, 3, 14)[:, :, 0]
-    for x, strides in ((transposed, transposed.stride()), (packed, (210, 42, 14, 1))):
-        (result,) = kernel.rotate_all([x], [tables(np.zeros((1, 1, 1, 7)))], HALVES)
-        assert result.stride() == strides
 
 
 # Rows of a table, and angles from positions.
@@ -564,15 +557,8 @@ def test_exports(name, strict):
 
 @pytest.mark.compile
 def test_the_first_call_of_a_process_may_be_compiled(tmp_path):
-    script = """
-        import torch
-        from rope_xp import RotaryEmbedding
-        rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel="triton")
-        x = torch.ones(5, 3, 14, device="DEVICE")
-        compiled = torch.compile(lambda x: rope(x, seq_dim=0), fullgraph=True, backend="eager")
-        assert torch.allclose(compiled(x), rope(x, seq_dim=0), rtol=0, atol=1e-6)
-    """
-    run_in_another_process(script.replace("DEVICE", DEVICE), tmp_path, TRITON_INTERPRET=str(int(not ON_GPU)))
+    environment = {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": str(int(not ON_GPU))}
+    run(tmp_path, COMPILED_FIRST, "triton", DEVICE, **environment)
 
 
 # The compiler, which needs no GPU. The interpreter does not check what it checks.
@@ -623,12 +609,9 @@ COMPILES = """
 """
 
 
-def run_in_another_process(script, tmp_path, **environment):
-    run(tmp_path, textwrap.dedent(script), TRITON_CACHE_DIR=str(tmp_path), **{"TRITON_INTERPRET": "0", **environment})
-
-
 def compile_in_another_process(script, tmp_path, capability="90"):
-    run_in_another_process(textwrap.dedent(COMPILES) + textwrap.dedent(script), tmp_path, CAPABILITY=capability)
+    environment = {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0", "CAPABILITY": capability}
+    run(tmp_path, textwrap.dedent(COMPILES) + textwrap.dedent(script), **environment)
 
 
 @pytest.mark.slow
@@ -689,7 +672,7 @@ def test_without_a_c_compiler_the_kernel_cannot_be_imported(tmp_path):
         else:
             raise AssertionError("imported")
     """
-    run_in_another_process(script, tmp_path, CC="/no/compiler")
+    run(tmp_path, textwrap.dedent(script), TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0", CC="/no/compiler")
 
 
 @pytest.mark.skipif(not ON_GPU, reason="CUDA graphs are recorded on a GPU")
