@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import partial
 from itertools import cycle
 from math import prod
 
@@ -303,20 +304,6 @@ def test_values(name, dtype):
         np.testing.assert_array_equal(jnp.isfinite(kernel.rotate(x, sin[0, 0, :1], cos[0, 0, :1], rotation)), ~reach)
 
 
-@pytest.mark.parametrize("name, dtype", [*zip(SOME, cycle(DTYPES[:2]))])
-def test_a_step_of_decoding(name, dtype):
-    """An axis of size 1 between others."""
-    dim, pairs, rotation = ROTATIONS[name]
-    x, dy, (sin, cos) = (
-        random(4, 3, 1, dim, dtype=dtype),
-        random(4, 3, 1, dim, seed=2, dtype=dtype),
-        tables(4, 1, 1, pairs),
-    )
-    y, pull = jax.vjp(lambda x: kernel.rotate(x, sin, cos, rotation), x)
-    assert_rotated(y, x, sin, cos, rotation)
-    assert_rotated(*pull(dy), dy, sin, cos, rotation.inverted())
-
-
 @pytest.mark.compile
 @pytest.mark.parametrize("shape", [(8, 32, 1, 128), (8, 1, 32, 128)])
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=lambda dtype: dtype.__name__)
@@ -334,22 +321,23 @@ def test_a_step_of_decoding_permutes_no_axes(shape, dtype):
     ids=[*SOME, "eager"],
 )
 def test_derivatives_are_rotations(name, dtype, wrap):
+    """Also in a step of decoding, with an axis of size 1 between others."""
     dim, pairs, rotation = ROTATIONS[name]
-    x, dx = (random(2, 3, 4, dim, seed=seed, dtype=dtype) for seed in (0, 2))
-    sin, cos = tables(2, 1, 4, pairs)
 
-    def rotate(x):
-        return kernel.rotate(x, sin, cos, rotation)
-
-    def derivatives(x, dx):
+    def derivatives(x, dx, sin, cos):
+        rotate = partial(kernel.rotate, sin=sin, cos=cos, rotation=rotation)
         value, change = jax.jvp(rotate, (x,), (dx,))
         forward = [change, jax.linearize(rotate, x)[1](dx)]
         return value, forward, [jax.vjp(rotate, x)[1](dx)[0], jax.linear_transpose(rotate, x)(dx)[0]]
 
-    value, forward, backward = wrap(derivatives)(x, dx)
-    assert_rotated(value, x, sin, cos, rotation)
-    for each, way in [(each, rotation) for each in forward] + [(each, rotation.inverted()) for each in backward]:
-        assert_rotated(each, dx, sin, cos, way)
+    for batch, heads, kind in ((2, 4, dtype), (4, 1, jnp.float32), (4, 1, jnp.bfloat16)):
+        x, dx = (random(batch, 3, heads, dim, seed=seed, dtype=kind) for seed in (0, 2))
+        sincos = tables(batch, 1, heads, pairs)
+        value, forward, backward = wrap(derivatives)(x, dx, *sincos)
+        assert_rotated(value, x, *sincos, rotation)
+        for way, rotated in ((rotation, forward), (rotation.inverted(), backward)):
+            for each in rotated:
+                assert_rotated(each, dx, *sincos, way)
 
 
 @pytest.mark.parametrize("name", ["half, blocks, back", "interleaved to half, last"])
