@@ -130,9 +130,12 @@ def bad_calls(xp):
         (call(to=True), r"to must be .*; got True"),
         (call(num_heads=8), r"heads on axis 0 of w \(for keys: key-value heads\).*; got num_heads=8 .*\(28, 16\)"),
         (call(num_heads=8, axis=1, rotary_dim=8), r"head must have 8 channels .*; got head_dim=2 \(.*28, 16.*=8\)"),
-        (
-            call(num_heads=4, axis=1, head_dim=8),
-            r"axis 1 of w must have num_heads=4 .*head_dim=8 channels; got .*28, 16",
+        *(
+            (
+                call(num_heads=4, axis=1, head_dim=width),
+                rf"axis 1 of w must have num_heads=4 .*head_dim={width} channels; got .*28, 16",
+            )
+            for width in (2, 8)
         ),
         (call(num_heads=0), r"num_heads must be the number of heads.*; got num_heads=0"),
         (call(num_heads=-2), r"num_heads must not be negative; got -2"),
