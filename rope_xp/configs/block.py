@@ -130,7 +130,7 @@ def _frequency_arguments(
     rule = Scaling() if scaling is None else scaling
     if scaling is not None:
         config.keys.remarks.append(
-            f"The frequencies are given as numbers, because scaling has no class for their rule: {scaling.describe()}"
+            f"The frequencies are given as numbers, which include the scaling rule: {scaling.describe()}"
         )
     inv_freq = frequencies_of_rule(rule, base, rotary_dim)
     return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
