@@ -127,7 +127,9 @@ def test_frequencies_are_rounded_to_the_bits_of_a_dtype_or_not_at_all(bits, base
 @for_each("width, base", itertools.product((4, 6), (10_000.0, 12_345.0)))
 def test_two_pairs_are_enough_for_a_base(width, base):
     frequencies = np.asarray(oracle.geometric(base, width), dtype=float)
-    assert identify(rotary(frequencies), width).rope == RotaryEmbedding(head_dim=width, layout="half", base=base)
+    found = identify(rotary(frequencies), width)
+    assert found.rope == RotaryEmbedding(head_dim=width, layout="half", base=base)
+    assert f"{width // 2}: {', '.join(map(str, found.pairs))}\n" in str(found)
 
 
 # Rules whose numbers follow from the frequencies.
