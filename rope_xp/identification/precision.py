@@ -84,6 +84,10 @@ class Precision(NamedTuple):
     errors: np.ndarray
     within: np.ndarray  # whether errors at a position are those of float32 at most
 
+    def is_finer_than(self, name: str) -> bool:
+        finest = [*PRECISIONS]
+        return self.name in finest[: finest.index(name)]
+
 
 def precision_of(
     off: np.ndarray, where: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float

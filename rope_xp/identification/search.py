@@ -22,16 +22,7 @@ from rope_xp.identification.pairs import (
     start_of,
     why_no_rotation,
 )
-from rope_xp.identification.precision import (
-    COARSE,
-    COARSE_BITS,
-    PRECISIONS,
-    ROUNDOFF,
-    Precision,
-    noise,
-    roundoff_of,
-    wrapped,
-)
+from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, Precision, noise, roundoff_of, wrapped
 from rope_xp.identification.probe import CHUNK, STRIDES, Probe, irregularity, parts
 from rope_xp.identification.result import Identification
 from rope_xp.identification.rules import attention_in_words, simplest_within
@@ -339,12 +330,12 @@ class Search:
 
     def _conclude_precision(self, precision: Precision, measured: Measured, results: np.ndarray) -> None:
         """The precision of phases; of tables if only they have so few digits, and other numbers have more."""
-        angles, row, finest = measured.angles, int(np.argmax(precision.errors)), [*PRECISIONS]
+        angles, row = measured.angles, int(np.argmax(precision.errors))
         error = f"{precision.errors[row]:.3g} radians"
         at = f"at position {angles.positions[row]:,}"
         if precision.name is None:
             self.conclude(f"angles are not positions times frequencies: {at} they are off by {error}")
-        elif measured.precision.name in finest[: finest.index(precision.name)]:  # only frequencies are rounded
+        elif measured.precision.is_finer_than(precision.name):  # only frequencies are rounded
             self.conclude(f"frequencies are rounded to {precision.name}: {at} phases are off by {error}")
         elif precision.name != "exact":
             words = f"{at} they are off by {error}, and scores there do not depend on relative positions alone"

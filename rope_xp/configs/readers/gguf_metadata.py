@@ -199,11 +199,8 @@ def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, .
         raise wrong_value(f"{gguf.LONG} and {gguf.SHORT} must be in the mapping; got at most one of them")
     if metadata.read_tensor(gguf.FREQS):
         raise wrong_value(f"{gguf.FREQS} must not be given with {gguf.LONG}; got both")
-    original, length, attention = (
-        _original(metadata),
-        metadata.read_first("context_length"),
-        metadata.read_factor(ATTENTION),
-    )
+    original, length = _original(metadata), metadata.read_first("context_length")
+    attention = metadata.read_factor(ATTENTION)
     block = {"rope_type": "longrope", "long_factor": long, "short_factor": short, ORIGINAL: original}
     if checks.is_int(length) and checks.is_int(original) and length > original > 1:
         block["factor"] = length / original
