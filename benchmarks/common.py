@@ -21,6 +21,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a config that needs a file of th
 DIM, BASE = 128, 10_000.0
 LAYOUTS = ("half", "interleaved")
 RESULTS = Path(__file__).parent / "results"
+# Where results are written is no part of the command that results name.
+OUT = argparse.ArgumentParser(add_help=False)
+OUT.add_argument("--out", type=Path, help="Markdown file to write")
 
 
 class Table(NamedTuple):
@@ -32,9 +35,8 @@ class Table(NamedTuple):
 
 def option_parser(doc, only=""):
     """A parser of the options that all scripts have, and of `--only` if there is a help text for it."""
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0], parents=[OUT])
     parser.add_argument("--quick", action="store_true", help="small inputs: a test of the script, not a measurement")
-    parser.add_argument("--out", type=Path, help="Markdown file to write")
     if only:
         parser.add_argument("--only", action="append", default=[], metavar="NAME", help=only)
     return parser
@@ -58,8 +60,9 @@ def machine():
 
 def run_facts(*packages):
     """How a run was made: the command, the machine and the versions of packages."""
+    _, arguments = OUT.parse_known_args()
     return {
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments]),
         "machine": f"{machine()}; {platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "packages": {name: version(name) for name in packages if is_installed(name)},
     }
