@@ -132,9 +132,9 @@ class Comparison(Report):
 
     @property
     def _where(self) -> str:
-        if self.largest_change is None and "width" in self.causes:
-            return "The two differ: no head has both widths."
         if self.first_position is not None:
+            if self.largest_change is None and self.scores_are_same is False:  # there was nothing to measure
+                return "The two differ: no array fits both."
             where = number(self.first_position)
             return f"The two differ. At position {where}, scores first change by more than 1 %."
         if not self.comparable:

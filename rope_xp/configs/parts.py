@@ -179,7 +179,8 @@ def part_of(config: Config, part: str | None) -> tuple[Config, str, Values]:
     if wanted in parts:
         path, default = parts[wanted]
     else:  # the key of a part, with or without "_config"
-        path, default = wanted if wanted in config else f"{wanted}_config", dict(parts.values()).get(wanted, "")
+        path = wanted if wanted in config else f"{wanted}_config"
+        default = dict(parts.values()).get(wanted, "")
     path = next((each for each in (path, PUBLISHED_PATHS.get((model_type, wanted), path)) if each in config), path)
     # Keys outside the parts may belong to the text, unless the composite has position axes itself, like MusicFlamingo.
     outside_is_text = model_type not in FAMILIES or not FAMILIES[model_type].divides_axes

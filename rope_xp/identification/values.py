@@ -251,7 +251,8 @@ def _base_with(scaling: Scaling | None, width: int, wanted: float, pair: int) ->
 
 def _round_numbers_near(number: float, *farther: float) -> tuple[float, ...]:
     """A positive number: the roundest ones that are near, relative to it, and itself."""
-    return (*(simplest(number * (1 - each), number * (1 + each))[0] for each in (*farther, 2e-5, 1e-9)), number)
+    rounded = [simplest(number * (1 - each), number * (1 + each))[0] for each in (*farther, 2e-5, 1e-9)]
+    return tuple(dict.fromkeys([*rounded, number]))
 
 
 def with_axes(value: Value, measured: Measured) -> RotaryEmbedding | None:
