@@ -148,7 +148,7 @@ class Probe:
         # Or other axes than that of tokens must have one entry.
         wide = [trial.form for trial in trials if trial.follows == "nothing" and len(trial.form.shape) > 2]
         more += [self._trial(form, SIZES | {"batch": 1, "heads": 1}) for form in wide]
-        return [*(trial for trial in more if trial.follows == "positions"), *trials]
+        return [trial for trial in more if trial.dtype and trial.follows != "nothing"] or trials
 
     def _widest(self, shapes: Sequence[str]) -> Form:
         """The form with the most axes, of x and of positions, in which rows also follow their positions."""

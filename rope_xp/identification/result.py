@@ -134,5 +134,5 @@ def phases_in_words(precision: str) -> str:
 def _pairs_in_words(pairs: tuple[tuple[int, int], ...], kept: tuple[int, ...]) -> str | None:
     if not pairs:
         return None
-    shown = ", ".join(map(str, pairs[:3])) + (", ..." if len(pairs) > 3 else "")
+    shown = ", ".join(map(str, pairs[:3])) + (", ..." if pairs[3:] else "")
     return f"{len(pairs)}: {shown}" + (f"; {len(kept)} channels are not rotated" if kept else "")

@@ -128,11 +128,9 @@ def simplest(least: float, most: float) -> tuple[float, int]:
     exponent = floor(log10(most))
     for digits in range(1, 18):
         scale = digits - 1 - exponent
-        middle = round((least + most) / 2 * 10.0**scale)
-        for each in (middle, middle - 1, middle + 1):
-            number = float(f"{each}e{-scale}")
-            if least <= number <= most:
-                return number, digits
+        middle = float(f"{round((least + most) / 2 * 10.0**scale)}e{-scale}")
+        if least <= middle <= most:
+            return middle, digits
     return least, 18
 
 
@@ -177,8 +175,8 @@ def _geometric(target: Target) -> Iterator[Rule]:
 
 
 def _base(target: Target, pairs: int) -> tuple[float, int]:
-    """The simplest base of the first pairs, and its digits."""
-    return simplest(*_interval(target, pairs)) if pairs > 1 else (inf, 99)
+    """The simplest base of the first pairs, of which there are at least two, and its digits."""
+    return simplest(*_interval(target, pairs))
 
 
 def _interval(target: Target, pairs: int) -> tuple[float, float]:
@@ -344,10 +342,11 @@ def _bases(target: Target, of_last_pairs: bool = False) -> Iterator[tuple[float,
             break
     # The last two pairs are usually divided by one factor, which their ratio does not have.
     (fast, slow), (of_fast, of_slow) = target.values[-2:], target.errors[-2:]
-    ratios = (fast - of_fast) / (slow + of_slow), (fast + of_fast) / max(slow - of_slow, 1e-300)
-    base, digits = simplest(*(float(min(max(each, 0.0) ** len(target.values), 1e300)) for each in ratios))
-    if digits <= FEW_DIGITS and base > 1.0:
-        found.setdefault(base, digits)
+    if slow > of_slow:
+        ratios = (fast - of_fast) / (slow + of_slow), (fast + of_fast) / (slow - of_slow)
+        base, digits = simplest(*(float(min(each ** len(target.values), 1e300)) for each in ratios))
+        if digits <= FEW_DIGITS and base > 1.0:
+            found.setdefault(base, digits)
     yield from (found | {base: digits_of(base) for base in USUAL_BASES}).items()
 
 
@@ -367,11 +366,11 @@ def _llama3(ramp: Ramp) -> Iterator[Scaling]:
         kept, error = ramp.kept[first + 1], ramp.errors[first + 1]
         lengths = [_whole(*(float((1.0 + 3.0 * each) / turns[first + 1]) for each in (kept - error, kept + error)))]
         low = Interval(float(turns[last]), float(turns[first + 1]))
-    elif ends is None or ends[1].widened().least <= 0.0:
+    elif ends is None:
         return
     else:
         low = ends[1].widened()
-        lengths = [_whole(1.0 / low.most, 1.0 / low.least)]
+        lengths = [_whole(*low.under(1.0))]
     for length in (*lengths, *USUAL_LENGTHS):
         if length:
             of_low = _near(1.0, low.times(length))

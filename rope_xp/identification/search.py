@@ -445,5 +445,5 @@ def _differ(one: np.ndarray, other: np.ndarray, roundoff: float) -> bool:
 def _nearest_factor(measured: Measured, near: Embedding) -> float:
     found, own = measured.magnitude, near.attention_factor
     error = max(measured.magnitude_error, 1e-7 * found)
-    known = (each for each in (own, 1.0, own * own) if abs(each - found) <= error)
+    known = (each for each in (own, own * own) if abs(each - found) <= error)  # it may be applied twice
     return next(known, simplest_within(found, error))

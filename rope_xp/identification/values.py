@@ -184,7 +184,7 @@ def _in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
     other, scaling = near.scaling, rope.scaling
     names = [name for name in RATIOS if hasattr(scaling, name)]
     length = getattr(other, LENGTH, None)
-    if scaling is None or type(scaling) is not type(other) or not names or not length:
+    if scaling is None or type(scaling) is not type(other) or not length:
         return rope
     times = length / getattr(scaling, LENGTH)
     options = [(getattr(other, name), float(f"{times * getattr(scaling, name):.12g}")) for name in names]
@@ -290,16 +290,14 @@ def _with_base(rope: Embedding, rows: np.ndarray, of: Target, own: np.ndarray) -
 
 
 def _with_sections(rope: Embedding | None, axis_of_pair: list[int]) -> Iterator[RotaryEmbedding]:
-    """The embedding with all sections that have these axes, the usual order of axes first."""
+    """The embedding with all sections that have as many pairs of each axis, the usual order of axes first."""
     if rope is None:
         return
     axes = max(axis_of_pair) + 1
     for order, axis_of_section in product(ORDERS, (None, *permutations(range(axes)))):
         sizes = [axis_of_pair.count(axis) for axis in axis_of_section or range(axes)]
         with suppress(ValueError):  # the sizes do not fit this order
-            sections = Sections(sizes, order, axis_of_section)
-            if list(sections.axis_of_pair) == axis_of_pair:
-                yield rope.replace(sections=sections)
+            yield rope.replace(sections=Sections(sizes, order, axis_of_section))
 
 
 def rule_in_any_order(measured: Measured) -> Rule | None:

@@ -304,6 +304,7 @@ FUNCTIONS = [
     (lambda x, p: good(x * (np.arange(WIDTH) % 8 != 1), p), dict(is_rotation=False), "channels 1, 9 are always 0"),
     (twice_as_long, dict(rope=None, is_rotation=True), "Channels 6, 7, 8, 9 and 6 more are multiplied or moved"),
     (lambda x, p: x, dict(is_rotation=False, rope=None), "depends neither on positions nor"),
+    (lambda x, p: good(x, np.roll(p // 8, 1, -1)), dict(is_rotation=None), "follow neither their position nor their"),
     # Not linear.
     (lambda x, p: good(x, p) ** 2, dict(is_rotation=False), "not linear"),
     (lambda x, p: good(x, p) + 1, dict(is_rotation=False), "not linear"),
