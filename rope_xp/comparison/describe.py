@@ -83,12 +83,13 @@ def finding_of_value(rope: Embedding | None, reference: Embedding | None) -> Fin
     rows = frequencies_of(rope)[:, 0]
     options = {name: getattr(rope, name) for name in ("layout", "blocks", "rotary_dim", "first_channel", "phase")}
     found = nearest(reference, options, rows, np.zeros(rope.pairs))
-    if found is None:
+    # Numbers that are rounded to half precision are other frequencies.
+    if found is None or not np.allclose(frequencies_of(found)[:, 0], rows, rtol=1e-5, atol=0.0):
         return given
     behaviour = behaviour_of(found)
     behaviour = behaviour._replace(factor=behaviour.factor * rope.attention_factor / behaviour.attention_factor)
     is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
-    return given if is_reference else Finding(behaviour)
+    return given if is_reference else Finding(behaviour._replace(own_factors=given.behaviour.map().factors))
 
 
 def finding_of_function(probe: Probe, reference: Embedding | None, context: int, positions_ignored: bool) -> Finding:

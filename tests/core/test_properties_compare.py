@@ -1,5 +1,6 @@
 """compare against brute force: the maps of two random values as matrices by the oracle, at every position."""
 
+import ml_dtypes
 import numpy as np
 import oracle
 import pytest
@@ -82,6 +83,23 @@ def test_values_differ_from_the_position_of_brute_force(one, other, alike):
         assert f"At position {first:,}, scores first change" in report.summary
     if report.same and (change == 0).all():
         assert report.causes == ()
+
+
+@given(bases, st.sampled_from(["bfloat16", "float16", "float32"]), st.sampled_from(["exact", "float32"]))
+def test_rounded_frequencies_are_compared_as_they_are(base, dtype, phase):
+    """A base explains them, which is no reason to compare those of the base."""
+    rope = RotaryEmbedding(head_dim=WIDTH, layout="half", base=base)
+    exact = np.asarray(rope.inv_freq)
+    w = exact.astype(getattr(ml_dtypes, dtype, dtype)).astype(np.float64)
+    a, positions = rope.replace(base=None, inv_freq=w.tolist(), phase=phase), np.arange(CONTEXT)[:, None]
+    angles = (np.float32(positions) * np.float32(w)).astype(np.float64) if phase == "float32" else positions * w
+    change = 2 * np.abs(np.sin((angles - positions * exact) / 2)).max(axis=1)
+    first, unsure = first_above(change, 0.01)
+    beyond, unsure_of_same = first_above(change, 1e-3)
+    report = compare(a, rope, context=CONTEXT)
+    assert unsure or report.first_position == first
+    assert unsure_of_same or report.same == (beyond is None)
+    assert report.largest_change == pytest.approx(change[-1], abs=1e-9)
 
 
 @given(values(), st.integers(0, 3), st.sampled_from([0, 0, 1, -1, 5]))
