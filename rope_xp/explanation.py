@@ -402,7 +402,7 @@ def _angles(it: "Explanation") -> Sequence[str]:
         *([with_scaling(it.rope, it.extended_length)] if scaled else []),
         f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} tokens: {_ranges(unseen)}. "
         f"{training.capitalize()} showed only a part of their angles.",
-        f"The first position with an angle that {training} did not show is {first:,}{until}. Within a context of "
+        f"Angles that {training} did not show begin at position {first:,}{until}. Within a context of "
         f"{it.context:,} tokens, {f'{reached} pairs have' if reached else 'no pair has'} such angles.",
     ]
 
@@ -503,7 +503,8 @@ class Explanation(Report):
         The pairs of each position axis; empty for one axis.
     unseen_from : dict of int to int
         For each pair that completes no turn within the trained length: the first position at which it has an angle that
-        training before scaling did not show. Training with scaling shows more. Empty without a trained length.
+        training before scaling did not show. Training with n tokens shows angles below that of position n. Training
+        with scaling shows more. Empty without a trained length.
     attention_factor, score_factor, softmax_scale : float
         The factor of sines and cosines; its square, by which rotated channels change scores; and the factor by which
         the model must multiply its softmax scale.

@@ -64,7 +64,8 @@ def app() -> None:
     """Rotary position embeddings of models: what they do, and whether two are the same.
 
     FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder of them, or -
-    for the JSON on standard input. Lengths are numbers of tokens, such as 131072 or 128k (k is 1,024).
+    for the JSON on standard input. Only identify looks at tensors besides. Lengths are numbers of tokens, such as
+    131072 or 128k (k is 1,024).
 
     Exit codes: 0; 1 if embeddings differ, none is found, or the report has warnings; 2 for bad input.
     """
@@ -138,7 +139,7 @@ def compare(
 ) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
-    A and B are files, or module:function. Options for a layer, part, length or layout are about files. --flags applies
+    A and B are files, or module:function. Options for a layer, part, length or layout apply to files. --flags applies
     to B. Without B, A is compared with A plus the flags. The exit code is 1 if the two differ, and 2 if they cannot be
     compared.
 

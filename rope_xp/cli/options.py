@@ -142,9 +142,12 @@ def array_of(text: str) -> Array:
 # How functions are called.
 CALLS = options(
     click.option("--head-dim", type=int, help="The number of channels of a head, for functions."),
-    click.option("--shape", help='The axes of x, if the usual ones fail, such as "seq batch heads dim".'),
+    click.option("--shape", help='The axes of x, such as "batch seq heads dim", if those that are tried fail.'),
     click.option(
-        "--like", type=array_of, metavar="LIBRARY[:DTYPE]", help="The arrays, if the usual ones fail: torch:bfloat16."
+        "--like",
+        type=array_of,
+        metavar="LIBRARY[:DTYPE]",
+        help="The arrays: torch:bfloat16. By default, some are tried.",
     ),
 )
 # The parameters of scaling rules, as their classes have them.

@@ -148,8 +148,8 @@ PROPERTIES = (
 # What to do about phases, and about sines and cosines, in half precision.
 KEEP_TABLES = "Keep sines and cosines in float32. Where their rounding is accepted, name a larger tolerance."
 KEEP_PHASES = (
-    "Compute position times frequency exactly or in float64. {} rounds integers above {}: do not cast positions or "
-    "frequencies (inv_freq) to it with the model."
+    "Do not cast frequencies (inv_freq) or positions to {} with the model: it rounds integers above {}. Compute "
+    "position times frequency exactly or in float64."
 )
 OF_PRECISION = {
     "float16": KEEP_PHASES.format("float16", "2,048"),

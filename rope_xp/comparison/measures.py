@@ -16,8 +16,8 @@ MAX_MATRICES = 500
 # Where every position is tried, these are all positions of a chunk, up to a limit. The rest is one chunk of positions
 # at equal distances.
 CHUNK, LAST_TRIED = 8192, 2**20
-# One random query for each of `HEADS` heads, at the last position, and random keys at the last positions: `TOKENS` of
-# them, or fewer of wide heads. The seed makes the result the same each time.
+# One random query for each of `HEADS` heads, at the last position, and `TOKENS` random keys, or fewer of wide heads, at
+# equal distances. The seed makes the result the same each time.
 HEADS, TOKENS, SEED = 32, 4096, 0
 MAX_NUMBERS = 2**21
 
@@ -116,7 +116,7 @@ def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int) -
     random = np.random.default_rng(SEED)
     head_dim = _head_dim(a, b)
     tokens = min(TOKENS, ceil(MAX_NUMBERS / head_dim))
-    positions = np.arange(max(context - tokens, 0), context)
+    positions = np.unique(np.linspace(0, context - 1, min(tokens, context)).round().astype(int))
     q, k = (random.standard_normal((rows, head_dim)) for rows in (HEADS, len(positions)))
     one, other = (_weights(each, scale, q, k, positions) for each, scale in zip((a, b), scales))
     return float(np.abs(one - other).sum(axis=1).mean() / 2)

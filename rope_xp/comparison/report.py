@@ -59,8 +59,8 @@ class Comparison(Report):
         The largest change of a unit score at the last position, ``context - 1``. None if unknown.
     attention_moved : float or None
         The share of attention that is on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`:
-        of random queries at the last position, to 4,096 random keys before it at most, the mean of 32 heads, seed 0.
-        None if the two are the same, or if it is unknown.
+        of random queries at the last position, to 4,096 random keys at most, spread over the context, the mean of 32
+        heads, seed 0. None if the two are the same, or if it is unknown.
     context : int
         In tokens.
     tolerance : float
@@ -116,7 +116,7 @@ class Comparison(Report):
         ]
         if self.attention_moved is None:
             return rows
-        share = f"{self._share} moves to other tokens (32 random queries, up to 4,096 random keys)"
+        share = f"{self._share} moves to other tokens (32 random queries, up to 4,096 random keys over the context)"
         return [*rows, ("attention", "", share)]
 
     @property

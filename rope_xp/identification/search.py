@@ -336,7 +336,7 @@ class Search:
         if precision.name is None:
             self.conclude(f"angles are not positions times frequencies: {at} they are off by {error}")
         elif measured.precision.is_finer_than(precision.name):  # only frequencies are rounded
-            self.conclude(f"frequencies are rounded to {precision.name}: {at} phases are off by {error}")
+            self.conclude(f"frequencies are rounded to {precision.name}: {at} angles are off by {error}")
         elif precision.name != "exact":
             words = f"{at} they are off by {error}, and scores there do not depend on relative positions alone"
             self.conclude(f"phases have the precision of {precision.name}: {words}")

@@ -560,7 +560,8 @@ def plain(frequencies, layout="half", factor=1.0):
 @pytest.mark.parametrize("context", [1, 500, 20_000])
 def test_how_much_attention_moves(context):
     """A function counts as its value does. A scale of the softmax counts if both are values."""
-    positions = np.arange(max(context - 4096, 0), context)
+    last, tokens = context - 1, min(context, 4096)
+    positions = np.asarray([round(number * last / max(tokens - 1, 1)) for number in range(tokens)])
     right = (plain(PLAIN), 1.0)
     for other, rotated in {
         ROPE.replace(base=500_000.0): (plain(OTHER), 1.0),

@@ -29,7 +29,7 @@ def test_importing_the_library_loads_no_framework():
     assert loaded_after("import rope_xp, einops") == ["einops"]  # this test can fail
 
 
-# The list of modules in CONTRIBUTING, from the bottom up: a module imports modules above it in this list, and none below. A folder
+# The list of modules in CONTRIBUTING, from the bottom up: a module imports modules above it, and none below. A folder
 # stands for all in it that does not stand here itself; its modules import each other without a circle.
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 ROWS = re.findall(r"^- `rope_xp/([\w/]+?)(?:/|\.py)`", CONTRIBUTING.read_text(), flags=re.MULTILINE)
