@@ -242,7 +242,8 @@ class Keys:
             known = comma_separated(self._read & self.mapping.keys()) or "none"
             like = Spelling(self._read).similar(unread)
             like += "".join(map(owners, list(unread)[:4])) if owners else ""
-            raise wrong_value(f"every key of {self.name} must be known; got {unread}{like}; known keys are {known}")
+            keys = f"every key of {self.name}{' about positions' if matters else ''}"
+            raise wrong_value(f"{keys} must be known; got {unread}{like}; known keys are {known}")
 
     def require_spelling(self) -> None:
         require_spelling(self.name, self.mapping, self._read)
