@@ -45,7 +45,7 @@ def missing_package(module: str, packages: str, extra: str, error: ImportError) 
 
 
 def wrong(kind: type[Error], text: str) -> Error:
-    """An error of another kind."""
+    """An error whose text begins with the name of the innermost public function on the stack."""
     frame = None if is_compiling() else sys._getframe(1)
     while frame is not None and frame.f_code not in _NAMES:
         frame = frame.f_back

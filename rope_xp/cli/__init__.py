@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and exit: 0, 1 if two embeddings differ or a report has warnings, 2 for bad input.
+    """Run the command and exit: 0; 1 if two embeddings differ or a report has warnings; 2 for bad input.
 
     Parameters
     ----------

@@ -90,5 +90,6 @@ def test_counts_are_those_of_the_results_and_of_the_table_of_families():
     assert says("docs/benchmarks.md", f"{equal} of {known} classes of 5.18, {newer} of {newest} of 5.23")
     of_all = f"Of the {known} rotary classes of transformers 5.18, {patched} can be patched, {modules - patched}"
     assert says(
-        "docs/howto/patch-transformers.md", f"{of_all} are refused by name, and {known - modules}, of attention,"
+        "docs/howto/patch-transformers.md",
+        f"{of_all} are refused by name, and {known - modules} belong to classes of attention",
     )
