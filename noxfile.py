@@ -116,7 +116,7 @@ def lint(session):
     """Format, lint and types, and how much a reader must hold."""
     python = with_groups(session, "small", ["test", "lint"], ["cli", "plot"])
     python("tests/tools/size.py")
-    python("tests/tools/accepted_mutants.py")
+    python("tests/tools/mutant_lists.py")
     python("-m", "ruff", "format", "--check", ".")
     python("-m", "ruff", "check", ".")
     python("-m", "pyright", "--pythonpath", python.args[0])

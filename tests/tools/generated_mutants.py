@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import mutation
-from accepted_mutants import ACCEPTED, key_of
+from mutant_lists import REASONS, key_of
 
 # Each package: its folders and modules, of which the longest name counts.
 PACKAGES = {
@@ -107,7 +107,7 @@ The share is that of mutants that change something to observe.
     shares, rows, unexplained = {}, "", 0
     for package, results in tested.items():
         survivors = [each for each in results if each["outcome"] == "survived"]
-        reasons = [ACCEPTED.get(key_of(each["file"], each["before"], each["after"]), "") for each in survivors]
+        reasons = [REASONS.get(key_of(each["file"], each["before"], each["after"]), "") for each in survivors]
         unexplained += reasons.count("")
         killed, explained = len(results) - len(survivors), len(reasons) - reasons.count("")
         shares[package] = killed / (len(results) - explained)
@@ -152,7 +152,7 @@ def main():
     if low:
         sys.exit(f"{asked.least:.0%} of each package must be killed; got {low}")
     if unexplained and asked.out is not None:
-        sys.exit(f"every survivor must have a reason in accepted_mutants.py; {unexplained} have none")
+        sys.exit(f"every survivor must have a reason in accepted_mutants.txt; {unexplained} have none")
 
 
 def samples_of(asked, changed):

@@ -11,36 +11,7 @@ from pathlib import Path
 
 import mutation
 from generated_mutants import SOURCE, tests_for
-
-# By file, each mutant: its name, the text that stands there exactly once, and what it becomes.
-MUTANTS_BY_FILE = (Path(__file__).parent / "mutants.txt").read_text()
-
-
-def mutants_of(text):
-    """Each mutant's replacements by its name: file, text before and text after."""
-    found, file = {}, ""
-    for line in text.strip().replace("\n        ==>", " ==>").splitlines():
-        if not line.startswith(" "):
-            file = line
-            continue
-        name, _, change = line.strip().partition(": ")
-        before, _, after = change.replace("\\n", "\n").partition("==>")
-        found.setdefault(name, []).append((file, before.strip(" "), after.strip(" ")))
-    return found
-
-
-MUTANTS = mutants_of(MUTANTS_BY_FILE)
-
-
-def planted(name):
-    """A mutant as `mutation.Bench` takes it."""
-    texts = {}
-    for file, before, after in MUTANTS[name]:
-        text = texts.get(file, (SOURCE / file).read_text())
-        if text.count(before) != 1:
-            sys.exit(f"{name}: {before!r} must stand once in {file}; it stands {text.count(before)} times")
-        texts[file] = text.replace(before, after)
-    return {"name": name, "texts": texts}
+from mutant_lists import MUTANTS, texts_with
 
 
 def main():
@@ -51,9 +22,9 @@ def main():
     parser.add_argument("--folder", type=Path, default=mutation.FOLDER, help="for what is measured")
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(MUTANTS):
-        parser.error(f"NAME must be a key of MUTANTS; got {', '.join(sorted(unknown))}")
+        parser.error(f"NAME must be in mutants.txt; got {', '.join(sorted(unknown))}")
     names = asked.names or list(MUTANTS)
-    mutants = [planted(name) for name in names]
+    mutants = [{"name": name, "texts": texts_with(name, MUTANTS[name], SOURCE)} for name in names]
     if asked.sample is not None:
         mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
     mutation.prepare()

@@ -168,39 +168,56 @@ def changed_lines(base):
     return {file: lines for file, lines in found.items() if lines}
 
 
-def in_fork(function, *, seconds, log):
-    """Call a function in a process and a group of its own: its exit code, or None if it takes too long.
+class Fork:
+    """A call of a function in a process and a group of its own, for so many seconds of the processor at most.
 
-    So many seconds of the processor, ten times as many by the clock: a busy machine ends nothing.
+    By the clock, it is ten times as many: a busy machine ends nothing.
     """
-    start = time.monotonic()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # JAX warns of threads, and pytest would raise that in the next test
-        process = os.fork()
-    if not process:
-        code = 3
-        try:
-            os.setsid()
-            resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
-            resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
-            with open(log, "w") as file:
-                os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
-            code = function()
-        finally:
-            sys.stdout.flush()
-            os._exit(code)
-    ended = 0
-    while not ended and time.monotonic() - start < 10 * seconds:
-        ended, status = os.waitpid(process, os.WNOHANG)
+
+    def __init__(self, function, *, seconds, log):
+        self.until = time.monotonic() + 10 * seconds
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # JAX warns of threads, and pytest would raise that in the next test
+            self.process = os.fork()
+        if not self.process:
+            code = 3
+            try:
+                os.setsid()
+                resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
+                resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
+                with open(log, "w") as file:
+                    os.dup2(file.fileno(), 1)
+                    os.dup2(file.fileno(), 2)
+                code = function()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+
+    def has_ended(self):
+        """Whether the function has. Its exit code is then `code`, or None if it took too long."""
+        ended, status = os.waitpid(self.process, os.WNOHANG)
+        if not ended and time.monotonic() < self.until:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process, signal.SIGKILL)  # with what its tests may have started
+        if not ended:
+            os.waitpid(self.process, 0)
+        code = os.waitstatus_to_exitcode(status) if ended else None
+        self.code = None if code in (-signal.SIGXCPU, -signal.SIGPROF) else code
+        return True
+
+
+def first_ended(forks):
+    while True:
+        for fork in forks:
+            if fork.has_ended():
+                return fork
         time.sleep(0.005)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process, signal.SIGKILL)  # with what its tests may have started
-    if not ended:
-        os.waitpid(process, 0)
-        return None
-    code = os.waitstatus_to_exitcode(status)
-    return None if code in (-signal.SIGXCPU, -signal.SIGPROF) else code
+
+
+def in_fork(function, *, seconds, log):
+    """The exit code of a function in a process of its own, or None if it takes too long."""
+    return first_ended([Fork(function, seconds=seconds, log=log)]).code
 
 
 class Measured:
@@ -427,16 +444,26 @@ class Bench:
         self.progress = os.fdopen(os.dup(2), "w", buffering=1)  # processes that test have another standard error
 
     def measure(self, tests):
-        """The lines of files of tests, measured where no earlier run has."""
-        measured = {}
-        for test in tests:
+        """The lines of files of tests, measured where no earlier run has: one file for each processor at a time."""
+        measured, running = {}, {}
+
+        def end_one():
+            fork = first_ended(running)
+            test, log = running.pop(fork)
+            if fork.code != 0:
+                sys.exit(f"{test}: pytest did not run:\n{Path(log).read_text()[-3000:]}")
+            print(f"measured: {test}", file=self.progress)
+
+        for number, test in enumerate(tests):
             key = _hash([self.sources, test.read_text()])
             file = measured[test] = self.folder / f"{test.parent.name}-{test.stem}-{key}.json"
             if not file.exists():
-                start = time.monotonic()
-                if in_fork(partial(measure, self.package, test, file), seconds=3000, log=self.log) != 0:
-                    sys.exit(f"{test}: pytest did not run:\n{self.log.read_text()[-3000:]}")
-                print(f"measured in {time.monotonic() - start:.0f} s: {test}", file=self.progress)
+                if len(running) == os.cpu_count():
+                    end_one()
+                log = f"{self.log}-{number}"
+                running[Fork(partial(measure, self.package, test, file), seconds=3000, log=log)] = test, log
+        while running:
+            end_one()
         return Lines(measured)
 
     def test(self, mutants, lines, budget):
