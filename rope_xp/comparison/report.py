@@ -78,6 +78,9 @@ class Comparison(Report):
         At which positions functions were called, in words; empty if at every position below `context`.
     remarks : tuple of str
         With `flags`, what was assumed, and which of them do not do what one would expect.
+    first_beyond_tolerance : int or None
+        The first position below `context` at which a unit score changes by more than `tolerance`. None if the two are
+        the same, or if it is unknown.
     """
 
     same: bool
@@ -96,6 +99,7 @@ class Comparison(Report):
     sample: str = ""
     attention_moved: float | None = None
     remarks: tuple[str, ...] = ()
+    first_beyond_tolerance: int | None = None
 
     def sections(self) -> list[Section]:
         rows = [("a", "", self.a), ("b", "", self.b)]
@@ -143,7 +147,11 @@ class Comparison(Report):
             return "The two rotate alike, but they ask for different scales of the softmax."
         if self.largest_change is None:
             return "The two differ."
-        return f"The two differ, but no score changes by more than 1 % below position {number(self.context)}."
+        none = f"no score changes by more than 1 % below position {number(self.context)}."
+        if self.first_beyond_tolerance is None:
+            return f"The two differ, but {none}"
+        where = f"At position {number(self.first_beyond_tolerance)}, scores first change by more than the tolerance"
+        return f"The two differ. {where}, but {none}"
 
     @property
     def _attention(self) -> list[str]:

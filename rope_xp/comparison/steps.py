@@ -209,7 +209,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     is_same = beyond is None
     # Changes below this position are within the tolerance, and so within 1 %.
     known = (context if beyond is None else beyond) if tolerance < ONE_PERCENT else 0
-    found = {**fixed, "first_position": first_above(ONE_PERCENT, known)}
+    found = {**fixed, "first_position": first_above(ONE_PERCENT, known), "first_beyond_tolerance": beyond}
     otherwise = "frequencies" if one.precision == "float32" else "phase precision"  # all else is equal
     causes = _causes(one, other, tolerance, context) or (() if is_same else (otherwise,))
     are_values = all(each.probe is None for each in both)
