@@ -252,23 +252,32 @@ def _factor(rope: Embedding) -> str:
     )
 
 
-def _length_dependent(rope: Embedding, context: int | None) -> str:
-    """A rule whose frequencies depend on the length of the sequence, so that cached keys become wrong."""
+def sequences_of(rope: Embedding, context: int | None) -> tuple[str, bool]:
+    """For which lengths of sequences the frequencies are, in words, and whether a context is one of these lengths.
+
+    Empty and True if the rule does not depend on the length.
+    """
     scaling = rope.scaling
     if isinstance(scaling, DynamicNTKScaling):
         unscaled = scaling.max_position_embeddings
         length = max(scaling.seq_len or 0, unscaled)
-        valid = f"{'' if length > unscaled else 'at most '}{length:,}"
-        fits = context is None or max(context, unscaled) == length
-    elif isinstance(scaling, LongRopeScaling) and scaling.short_factor != scaling.long_factor:
+        valid = f"{'' if length > unscaled else 'at most '}{length:,} tokens"
+        return valid, context is None or max(context, unscaled) == length
+    if isinstance(scaling, LongRopeScaling) and scaling.short_factor != scaling.long_factor:
         original = scaling.original_max_position_embeddings
-        valid = f"{'more than' if scaling.is_long else 'at most'} {original:,}"
-        fits = context is None or scaling.is_long == (context > original)
-    else:
+        valid = f"{'more than' if scaling.is_long else 'at most'} {original:,} tokens"
+        return valid, context is None or scaling.is_long == (context > original)
+    return "", True
+
+
+def _length_dependent(rope: Embedding, context: int | None) -> str:
+    """A rule whose frequencies depend on the length of the sequence, so that cached keys become wrong."""
+    valid, fits = sequences_of(rope, context)
+    if not valid:
         return ""
     others = "" if fits else f" At {context:,} tokens, others apply: from_config(..., seq_len={context})."
     return (
-        f"The rule {scaling.rope_type} depends on the length. These frequencies are for sequences of {valid} tokens."
+        f"The rule {rope.scaling.rope_type} depends on the length. These frequencies are for sequences of {valid}."
         f"{others} Keys that were cached at another length may have other frequencies, which do not fit. `rerotate` "
         "corrects them."
     )

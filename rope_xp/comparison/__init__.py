@@ -38,7 +38,9 @@ def compare(
         The number of channels of a head. Required if neither `a` nor `b` is a value or a config.
     context : int, optional
         The two are the same if they agree at positions 0 to ``context - 1``. The default is the extended or trained
-        length of the values, the longest that is known, or else 4096.
+        length of the values, the longest that is known, or else 4096. If frequencies depend on the length of the
+        sequence (LongRoPE, dynamic NTK), two configs are read for sequences of this length, unless `options` have a
+        `seq_len`. Of values that are made for other lengths, the report says so.
     tolerance : float, optional
         The change of a unit score that is accepted. The default is 1e-3, the error of float32 phases at position 8,192.
         For a function with bfloat16 or float16 results, it is 8 roundings of that dtype.
@@ -152,9 +154,8 @@ def assert_same(
 
 def _comparison(given: Values, of_configs: object, *options: Any) -> Comparison:
     """The comparison of the two that are given by their names in messages. `options` are those of `options_of`."""
-    from rope_xp.comparison.steps import arguments_of_configs, comparison, options_of, subject_of
+    from rope_xp.comparison.steps import arguments_of_configs, comparison, options_of, subjects
 
     arguments = arguments_of_configs(of_configs, *given.values())
     checked = options_of(*options)
-    a, b = (subject_of(name, each, of_config) for (name, each), of_config in zip(given.items(), arguments))
-    return comparison(a, b, checked)
+    return comparison(*subjects(given, arguments, checked.context), checked)

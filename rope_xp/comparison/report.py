@@ -69,7 +69,7 @@ class Comparison(Report):
     differences : tuple of (cause, a, b)
         What each cause is in `a` and in `b`, in words.
     problems : tuple of str
-        What went wrong with a function, in words.
+        What went wrong with a function, and which frequencies are for other lengths of sequences, in words.
     advice : tuple of str
         What to do about each cause.
     comparable : bool

@@ -28,6 +28,7 @@ from rope_xp.comparison.report import Comparison, Difference, number
 from rope_xp.configs.from_config import from_config
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.explanation import sequences_of
 from rope_xp.identification.behaviour import Behaviour, directions_of
 from rope_xp.identification.precision import COARSE_BITS
 from rope_xp.identification.probe import SEARCHED_INDEX, Function, Probe
@@ -129,6 +130,20 @@ def subject_of(name: str, given: object, of_config: Config) -> Subject:
     return Subject(f"the function {name}", None, given, place=place)
 
 
+def subjects(given: Values, of_configs: tuple[Values, Values], context: int | None) -> list[Subject]:
+    """The two. Two configs are read for sequences of the context, unless `seq_len` or flags say for which."""
+    both = [subject_of(*each, of_config) for each, of_config in zip(given.items(), of_configs)]
+    if not all(map(_is_config, given.values())) or any({"seq_len", "flags"} & of.keys() for of in of_configs):
+        return both
+    length = {"seq_len": context or _context(*both)}
+    return [
+        each
+        if each.rope is None or sequences_of(each.rope, length["seq_len"])[1]
+        else subject_of(*of, options | length)
+        for each, of, options in zip(both, given.items(), of_configs)
+    ]
+
+
 def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
     context = options.context or _context(a, b)
     # The value that functions are measured against: that of `a`, unless it has numbers for frequencies, which do not
@@ -156,8 +171,17 @@ def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
     else:
         report = _explained(one, other, both, fixed)
     problems = dict.fromkeys(problem for each in both for problem in each.problems)
+    problems |= dict.fromkeys(_of_other_lengths(name, each, context) for name, each in (("a", a), ("b", b)))
     remarks = (*a.remarks, *b.remarks)
-    return replace(report, problems=tuple(problems), sample=sample_of(both, context), remarks=remarks)
+    return replace(report, problems=tuple(filter(None, problems)), sample=sample_of(both, context), remarks=remarks)
+
+
+def _of_other_lengths(name: str, subject: Subject, context: int) -> str:
+    valid, fits = ("", True) if subject.rope is None else sequences_of(subject.rope, context)
+    if fits:
+        return ""
+    others = f"at {context:,} tokens, its rule has others: give seq_len={context}"
+    return f"The frequencies of {name} are for sequences of {valid}; {others}."
 
 
 def _probe(fn: Function, reference: Embedding | None, head_dim: int, options: Options) -> Probe:
