@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf.constants import MODEL_ARCH_NAMES
+from tiny_gguf import written
 
 from rope_xp import from_config
 from rope_xp.configs.readers import gguf_file
@@ -16,20 +17,6 @@ from rope_xp.configs.readers.gguf_file import metadata_of_file, read_gguf
 from rope_xp.configs.writers.gguf_architectures import HALF, INTERLEAVED, NO_ROTATION, gguf_layout
 
 FACTORS = np.asarray([1.0, 1.5, 4.0, 8.0], np.float32)
-
-
-def written(path, *entries, tensors=(), architecture="llama", order=gguf.GGUFEndian.LITTLE):
-    """A file of the gguf package. An entry is the name of a method of its writer, and arguments."""
-    writer = gguf.GGUFWriter(path, architecture, endianess=order)
-    for method, *arguments in entries:
-        getattr(writer, method)(*arguments)
-    for name, tensor in tensors:
-        writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def text(value):

@@ -6,16 +6,22 @@ from copy import deepcopy
 from dataclasses import replace
 
 import engines
-import gguf
 import numpy as np
 import pytest
+import tiny_gguf
+from cases import for_each
 from configs import CONFIGS, GOLDENS, ROWS, value_of, with_12_digits
+from hypothesis import given
+from hypothesis import strategies as st
+from rules import DIM, OTHERS
 
 from rope_xp import (
     DynamicNTKScaling,
+    LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
     NTKScaling,
+    ProportionalScaling,
     RotaryEmbedding,
     YarnScaling,
     from_config,
@@ -31,6 +37,7 @@ from rope_xp.provenance import Provenance, with_provenance
 # Engines compute in float64 here, from float32 numbers where a GGUF file has them: two roundings of a frequency.
 EXACT, FLOAT32 = 1e-13, 2.0**-22
 HALF, INTERLEAVED, TO_HALF = "half", "interleaved", "interleaved_to_half"
+ORIGINAL, LLAMA_CPP = "original_max_position_embeddings", ("gguf", "llama.cpp")
 # For families that llama.cpp does not have: architectures that accept every rule, and those that rotate a part.
 OTHER_ARCHITECTURES = {HALF: "apertus", INTERLEAVED: "minicpm", TO_HALF: "minicpm"}
 IN_PART = {HALF: "gptneox", INTERLEAVED: "granitehybrid", TO_HALF: "granitehybrid"}
@@ -77,19 +84,19 @@ def prepared(rope, target):
 def outcome(golden, target):
     """The value, the options and what is written; or the property for which the target is refused."""
     rope, options = prepared(rope_of(golden), target)
+    is_warned = target in LLAMA_CPP and named(golden) in FOURTH_POSITION
+    warned = "rotates pairs 61, 62 by a fourth position, which is 0 for text; .* 0.11"
+    with pytest.warns(UserWarning, match=warned) if is_warned else warnings.catch_warnings(action="ignore"):
+        return rope, options, written_or_refused(rope, target, options)
+
+
+def written_or_refused(rope, target, options):
     try:
-        if target in ("gguf", "llama.cpp") and named(golden) in FOURTH_POSITION:
-            with pytest.warns(
-                UserWarning, match="rotates pairs 61, 62 by a fourth position, which is 0 for text; .* 0.11"
-            ):
-                return rope, options, rope.to_config(target, **options)
-        with warnings.catch_warnings():  # that it is not known whether an engine reads the keys
-            warnings.simplefilter("ignore", UserWarning)
-            return rope, options, rope.to_config(target, **options)
+        return rope.to_config(target, **options)
     except ValueError as error:
         start, _, message = str(error).partition(": ")
         assert start == "RotaryEmbedding.to_config" and "; got " in message and len(str(error)) < 600, error
-        return rope, options, message.split()[-1 if message.startswith("the embedding") else 0].rstrip(",")
+        return message.split()[-1 if message.startswith("the embedding") else 0].rstrip(",")
 
 
 def length_of(rope):
@@ -111,7 +118,7 @@ def computed(rope, target, options, written):
     elif target == "mlx":
         found = engines.mlx(written, length_of(rope))
     else:
-        found = getattr(engines, target.replace("-", "_"))(written, rope.head_dim)
+        found = getattr(engines, target)(written, rope.head_dim)
     return on_axes(rope, found[0]), *found[1:]
 
 
@@ -136,21 +143,148 @@ def expected(rope):
     return angles, rope.attention_factor, rope.softmax_scale
 
 
-# Targets with keys of transformers are read back, and tests/engines runs transformers. LM Studio has a test below.
-COMPUTED = [target for target in TARGETS if target not in ("transformers", "transformers4", "axolotl", "lmstudio")]
+def read_back(rope, target, keys, nested=False):
+    """What is written, in a whole config, which is of a family that nobody knows where it says nothing of one."""
+    heads, choice = {"num_attention_heads": 8, "hidden_size": 8 * rope.head_dim}, {}
+    if target == "meta":
+        keys = {"dim": 8 * rope.head_dim, "n_heads": 8, **keys}
+    elif target == "megatron":
+        keys = {**heads, **keys}
+    elif target == "mlx":
+        latent = {"qk_rope_head_dim": rope.head_dim, "rope_interleave": rope.layout != HALF}
+        model = {"model_type": "deepseek_v3", **latent} if rope.softmax_scale != 1.0 else {"model_type": "llama"}
+        keys = {**heads, **model, **keys}
+        if rope.sections is not None:
+            keys = {**keys, "model_type": "qwen2_vl_text", "rope_traditional": False}
+        if "deepseek_v3" in model.values():
+            del keys["head_dim"], keys["rope_traditional"]
+    elif target == "gguf":
+        keys = {**keys, f"{keys['general.architecture']}.attention.head_count": 8}
+    else:
+        for name in rope._provenance.path if target == "transformers4" else ():
+            keys = keys[name]
+        keys = json.loads(keys[1]) if target == "vllm" else keys
+        keys = {"rope_parameters": keys} if target == "transformers" else keys
+        length = getattr(rope.scaling, "max_position_embeddings", None if target != "transformers4" else 2**17)
+        keys = {"model_type": "mine", "head_dim": rope.head_dim, "max_position_embeddings": length, **keys}
+        keys, choice = {"model_type": "mine_too", "text_config": keys} if nested else keys, {"layout": rope.layout}
+    found = from_config(json.loads(json.dumps(keys)), seq_len=length_of(rope) or None, **choice)
+    return of_its_family(found, rope)
 
 
-@pytest.mark.parametrize("target", COMPUTED)
-def test_engines_compute_the_value(target):
+def of_its_family(found, rope):
+    """The value with the order of axes that depends on the family in a config of transformers, and is not written."""
+    is_own = rope.sections is not None and rope.sections.order in ("spatial_first", "even_odd")
+    return found.replace(sections=rope.sections) if is_own else found
+
+
+def assert_equal(found, rope, tolerance, *, scales_softmax=True):
+    assert found.head_dim == rope.head_dim and found.rotary_dim == rope.rotary_dim
+    assert found.layout.removesuffix("_to_half") == rope.layout.removesuffix("_to_half")
+    (angles, *factors), (wanted, *others) = expected(found), expected(rope)
+    count = 1 + scales_softmax
+    assert angles == pytest.approx(wanted, rel=tolerance, abs=1e-24)
+    assert factors[:count] == pytest.approx(others[:count], rel=tolerance)
+
+
+@st.composite
+def values(draw):
+    whole = draw(st.booleans())  # numbers that Megatron can have
+    factor = float(draw(st.integers(2, 40))) if whole else draw(st.floats(1.1, 40.0))
+    base = float(draw(st.integers(2000, 10**7))) if whole else draw(st.floats(500.0, 1e7))
+    head_dim, length = 4 * draw(st.integers(2, 32)), 2 ** draw(st.integers(8, 15))
+    rotary_dim = head_dim if draw(st.integers(0, 3)) else head_dim // 2
+    keys = {"factor": factor, ORIGINAL: length}
+
+    def line():
+        return tuple(np.linspace(draw(st.floats(1.0, 9.0)), draw(st.floats(1.0, 9.0)), rotary_dim // 2).tolist())
+
+    def llama3():
+        low, high = draw(st.sampled_from([(1.0, 4.0), (0.5, 3.0)]))
+        own = {"low_freq_factor": low, "high_freq_factor": high, ORIGINAL: draw(st.sampled_from([8192, length]))}
+        return Llama3Scaling(**keys | own)
+
+    lengths = {"max_position_embeddings": length, "seq_len": draw(st.integers(1, 10**5))}
+    rules = {
+        "none": lambda: None,
+        "linear": lambda: LinearScaling(factor=factor),
+        "ntk": lambda: NTKScaling(factor=factor),
+        "dynamic": lambda: DynamicNTKScaling(factor=factor, **lengths),
+        "yarn": lambda: YarnScaling(**keys, **draw(st.sampled_from(RAMPS))),
+        "llama3": llama3,
+        "longrope": lambda: LongRopeScaling(
+            **keys, short_factor=line(), long_factor=line(), seq_len=draw(st.sampled_from([None, length, length + 1]))
+        ),
+        "proportional": lambda: ProportionalScaling(
+            partial_rotary_factor=draw(st.sampled_from([0.25, 0.5, 1.0])), factor=factor
+        ),
+        "other": lambda: draw(st.sampled_from(OTHERS))[0],
+    }
+    rule = draw(st.sampled_from([*rules]))
+    scaling, layout = rules[rule](), draw(st.sampled_from([HALF, INTERLEAVED]))
+    head_dim, rotary_dim = (DIM, DIM) if rule == "other" else (head_dim, rotary_dim)
+    return RotaryEmbedding(head_dim=head_dim, rotary_dim=rotary_dim, layout=layout, base=base, scaling=scaling)
+
+
+RAMPS = [{}, {"attention_factor": 1.25}, {"attention_factor": 1.0}, {"truncate": False}]
+RAMPS += [{"beta_fast": 20.0, "beta_slow": slow} for slow in (1.0, 0.75)] + [{"mscale": 0.75, "mscale_all_dim": 0.5}]
+
+
+# Targets with keys of transformers have no formula: tests/engines runs transformers. The two others have few keys.
+CHECKED = [target for target in TARGETS if target not in ("axolotl", "lmstudio")]
+COMPUTED = [target for target in CHECKED if not target.startswith("transformers")]
+READ_BACK = [target for target in CHECKED if target not in ("llama.cpp", "sglang", "lmdeploy")]  # which are arguments
+OF_ANY_FAMILY = ("transformers", "transformers4", "vllm")
+
+
+def assert_is_written(rope, target, options, written, tolerance, still=()):
+    """The engine computes the value, but for pairs that stay still, and it is read back."""
+    if target in COMPUTED:
+        (angles, *factors), (wanted, *others) = computed(rope, target, options, written), expected(rope)
+        for pair in still:
+            assert angles[pair] == 0.0
+            wanted[pair] = 0.0
+        assert angles == pytest.approx(wanted, rel=tolerance, abs=1e-24)
+        assert factors == pytest.approx(others, rel=tolerance)
+    # vLLM has a key of its own for dynamic NTK, and some families have theirs in transformers 4.
+    has_own_keys = target == "vllm" and isinstance(rope.scaling, DynamicNTKScaling)
+    has_own_keys |= target == "transformers4" and in_transformers_4(rope)
+    for nested in (False, True)[: 1 + (target in OF_ANY_FAMILY)] if target in READ_BACK and not has_own_keys else ():
+        # No family of transformers has this layout in the keys of MLX.
+        wanted = rope.replace(layout=HALF) if target == "mlx" and rope.sections is not None else rope
+        found = read_back(wanted, target, written, nested)
+        assert_equal(found, wanted, tolerance, scales_softmax=target not in OF_ANY_FAMILY)
+        if target != "gguf" and not isinstance(rope.scaling, NTKScaling | DynamicNTKScaling):
+            assert type(found.scaling) is type(rope.scaling)
+
+
+@pytest.mark.parametrize("target", CHECKED)
+def test_what_is_written_for_goldens(target):
     outcomes = {named(golden): outcome(golden, target) for golden in ROTATED}
     refused = {name: written for name, (*_, written) in outcomes.items() if isinstance(written, str)}
     rows = rows_of(target, refused)
     lines = "\n".join(f" {json.dumps(row)}," for row in rows)
+    assert {row["target"] for row in ROWS["refused goldens"]} <= {*COMPUTED}
     recorded = [row for row in ROWS["refused goldens"] if row["target"] == target]
-    assert rows == recorded, f'the rows of "refused goldens" in rows.json must be\n{lines}'
-    for golden in ROTATED:
-        if named(golden) not in refused:
-            assert_the_engine_computes_it(golden, target, *outcomes[named(golden)])
+    assert rows == recorded or target not in COMPUTED, f'rows of "refused goldens" in rows.json must be\n{lines}'
+    for name in outcomes.keys() - refused:
+        (rope, *others), of_file = outcomes[name], target in LLAMA_CPP
+        still = FOURTH_POSITION.get(name, ()) if of_file else ()
+        assert_is_written(rope, target, *others, FLOAT32 if of_file else EXACT, still)
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("target", CHECKED)
+@given(rope=values())
+def test_what_is_written_for_random_values(target, rope):
+    if target == "meta":
+        rule = None if isinstance(rope.scaling, LongRopeScaling) else rope.scaling  # whose lists may be too short
+        rope = rope.replace(rotary_dim=rope.head_dim, scaling=rule)
+    rope, options = prepared(rope, target)
+    written = written_or_refused(rope, target, options)
+    if not isinstance(written, str):
+        tolerance = {"gguf": 2 * FLOAT32, "llama.cpp": 2 * FLOAT32, "lmdeploy": 1e-7}.get(target, 10 * EXACT)
+        assert_is_written(rope, target, options, written, tolerance)
 
 
 def rows_of(target, refused):
@@ -163,17 +297,6 @@ def rows_of(target, refused):
         goldens.setdefault(refused.get(named(golden)), {})[name] = None
     goldens.pop(None, None)
     return [{"target": target, "property": words, "goldens": [*names]} for words, names in goldens.items()]
-
-
-def assert_the_engine_computes_it(golden, target, rope, options, written):
-    tolerance = FLOAT32 if target in ("gguf", "llama.cpp") else EXACT
-    (angles, *factors), (wanted, *others) = computed(rope, target, options, written), expected(rope)
-    if target in ("gguf", "llama.cpp"):
-        for pair in FOURTH_POSITION.get(named(golden), ()):
-            assert angles[pair] == 0.0
-            wanted[pair] = 0.0
-    assert angles == pytest.approx(wanted, rel=tolerance, abs=1e-24)
-    assert factors == pytest.approx(others, rel=tolerance)
 
 
 def test_layers_that_differ_need_a_place_each():
@@ -208,153 +331,44 @@ def test_keys_of_types_of_layers_are_joined_where_they_do_not_differ():
             writers.joined_keys("x", {"one": keys, "other": different})
 
 
-def test_refused_goldens_are_of_targets_that_are_computed():
-    assert {row["target"] for row in ROWS["refused goldens"]} <= {*COMPUTED}
+def in_transformers_4(rope):
+    own = rope._provenance
+    return not own.format and table("transformers", "4.57.6").of(own.model_type) is not None
 
 
-def read_back(rope, target, keys):
-    """The keys as a whole config, read."""
-    heads = {"num_attention_heads": 8, "hidden_size": 8 * rope.head_dim}
-    if target == "meta":
-        keys = {"dim": 8 * rope.head_dim, "n_heads": 8, **keys}
-    elif target == "megatron":
-        keys = {**heads, **keys}
-    elif target == "mlx":
-        latent = {"qk_rope_head_dim": rope.head_dim, "rope_interleave": rope.layout != HALF}
-        model = {"model_type": "deepseek_v3", **latent} if rope.softmax_scale != 1.0 else {"model_type": "llama"}
-        keys = {**heads, **model, **keys}
-        if rope.sections is not None:
-            keys = {**keys, "model_type": "qwen2_vl_text", "rope_traditional": False}
-        if "deepseek_v3" in model.values():
-            del keys["head_dim"], keys["rope_traditional"]
-    seq_len = getattr(rope.scaling, "seq_len", None)
-    return from_config(json.loads(json.dumps(keys)), seq_len=seq_len)
-
-
-def assert_equal(found, rope, tolerance):
-    assert found.head_dim == rope.head_dim and found.rotary_dim == rope.rotary_dim
-    assert found.layout.removesuffix("_to_half") == rope.layout.removesuffix("_to_half")
-    for one, other in zip(expected(found), expected(rope), strict=True):
-        assert one == pytest.approx(other, rel=tolerance, abs=1e-24)
-
-
-@pytest.mark.parametrize("target", ["gguf", "mlx", "megatron", "meta"])
-def test_keys_are_read_back(target):
-    for golden in ROTATED:
-        assert_its_keys_are_read_back(golden, target)
-
-
-def assert_its_keys_are_read_back(golden, target):
-    rope, _, keys = outcome(golden, target)
-    if isinstance(keys, str):
-        return
-    if target == "mlx" and rope.sections is not None:
-        rope = rope.replace(layout=HALF)  # no family of transformers has this layout in the keys of MLX
-    found = read_back(rope, target, keys)
-    assert_equal(found, rope, FLOAT32 if target == "gguf" else EXACT)
-    if target != "gguf" and rope.scaling is not None and not isinstance(rope.scaling, NTKScaling | DynamicNTKScaling):
-        assert type(found.scaling) is type(rope.scaling)
-
-
-# Orders of axes that depend on the family in a config of transformers, and are not written.
-OF_FAMILY = ("spatial_first", "even_odd")
-
-
-@pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
-@pytest.mark.parametrize("nested", [False, True], ids=["flat", "text_config"])
-@pytest.mark.parametrize("target", ["transformers", "vllm"])
-def test_rope_parameters_are_read_back(target, nested):
-    """Those of transformers, and `--hf-overrides` of vLLM, in a config of a model that nobody knows."""
-    for golden in ROTATED:
-        assert_its_block_is_read_back(golden, target, nested)
-
-
-def assert_its_block_is_read_back(golden, target, nested):
-    rope = rope_of(golden)
-    if target == "vllm":
-        rope = with_provenance(rope, Provenance())
-        if isinstance(rope.scaling, DynamicNTKScaling):
-            return  # with a key that only vLLM has: test_flags.py reads it back
-    try:
-        written = rope.to_config(target)
-    except ValueError:
-        return  # "refused goldens" has those of vLLM
-    keys = json.loads(written[1]) if target == "vllm" else {"rope_parameters": written}
-    config = {"model_type": "mine", "head_dim": rope.head_dim, **json.loads(json.dumps(keys))}
-    length = getattr(rope.scaling, "max_position_embeddings", None)
-    config |= {} if length is None else {"max_position_embeddings": length}
-    config = {"model_type": "mine_too", "text_config": config} if nested else config
-    found = from_config(config, layout=rope.layout, seq_len=getattr(rope.scaling, "seq_len", None))
-    if rope.sections is not None and rope.sections.order in OF_FAMILY:
-        found = found.replace(sections=rope.sections)
-    if rope.softmax_scale != 1.0:  # only families with latent attention have it
-        rope = rope.replace(scaling=found.scaling)
-    assert_equal(found, rope, EXACT)
-
-
-@pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
 def test_keys_of_transformers_4_replace_those_of_the_file():
+    """What it refuses, transformers 4 would compute otherwise: tests/engines."""
     for golden in ROTATED:
-        assert_its_keys_of_transformers_4_are_read_back(golden)
-
-
-def assert_its_keys_of_transformers_4_are_read_back(golden):
-    rope = rope_of(golden)
-    try:
-        written = json.loads(json.dumps(rope.to_config("transformers4")))
-    except ValueError:
-        return  # tests/engines shows that transformers 4 would compute another embedding
-    found = rope._provenance
-    known = not found.format and table("transformers", "4.57.6").of(found.model_type)
-    config = deepcopy(CONFIGS[golden["config"]]) if known else {"model_type": "mine", "head_dim": rope.head_dim}
-    place = config
-    for name in found.path:
-        place, written = place[name] if known else place, written[name]
-    place.pop("rope_parameters", None)
-    place.update(written)
-    options = {"layout": rope.layout, "seq_len": getattr(rope.scaling, "seq_len", None)}
-    read = from_config(config, **golden["kwargs"] if known else options)
-    if rope.sections is not None and rope.sections.order in OF_FAMILY:
-        read = read.replace(sections=rope.sections)
-    if rope.softmax_scale == 1.0:
-        assert_equal(read, rope, EXACT)
-    else:
-        assert (read.inv_freq, read.attention_factor) == (rope.inv_freq, rope.attention_factor)
+        rope, _, written = outcome(golden, "transformers4")
+        if isinstance(written, str) or not in_transformers_4(rope):
+            continue
+        config = place = deepcopy(CONFIGS[golden["config"]])
+        for name in rope._provenance.path:
+            place, written = place[name], written[name]
+        place.pop("rope_parameters", None)
+        place.update(json.loads(json.dumps(written)))
+        found = of_its_family(from_config(config, **golden["kwargs"]), rope)
+        assert_equal(found, rope, EXACT, scales_softmax=False)
 
 
 @pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
 def test_axolotl_gets_the_block_of_transformers():
     for golden in ROTATED:
-        assert_axolotl_gets_its_block(golden)
+        rope, _, written = outcome(golden, "axolotl")
+        if isinstance(written, str):
+            block = outcome(golden, "transformers")[2]
+            assert isinstance(block, str) or rope._provenance.path or rope._provenance.layer_type
+        else:
+            assert written == {"overrides_of_model_config": {"rope_parameters": rope.to_config("transformers")}}
 
 
-def assert_axolotl_gets_its_block(golden):
-    rope, _, written = outcome(golden, "axolotl")
-    if isinstance(written, str):
-        block = outcome(golden, "transformers")[2]
-        assert isinstance(block, str) or rope._provenance.path or rope._provenance.layer_type
-    else:
-        assert written == {"overrides_of_model_config": {"rope_parameters": rope.to_config("transformers")}}
-
-
-WRITTEN_BY = {int: "add_uint32", float: "add_float32", str: "add_string", list: "add_array"}
-FILES = [golden for golden in ROTATED if golden["config"] in ("llama-3.1-8b", "deepseek-v3", "phi-3.5-mini-instruct")]
-
-
-@pytest.mark.parametrize("golden", FILES, ids=named)
+@for_each(
+    "golden", [each for each in ROTATED if each["config"] in ("llama-3.1-8b", "deepseek-v3", "phi-3.5-mini-instruct")]
+)
 def test_a_gguf_file_with_the_metadata_is_read(golden, tmp_path):
     rope, options, metadata = outcome(golden, "gguf")
-    writer = gguf.GGUFWriter(tmp_path / "model.gguf", options["architecture"])
-    for key, value in metadata.items():
-        if key.endswith(".weight"):
-            writer.add_tensor(key, np.asarray(value, np.float32))
-        elif key != "general.architecture":
-            getattr(writer, WRITTEN_BY[type(value)])(key, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    found = from_config(tmp_path / "model.gguf", seq_len=getattr(rope.scaling, "seq_len", None))
+    file = tiny_gguf.written(tmp_path / "model.gguf", metadata=metadata, **options)
+    found = from_config(file, seq_len=length_of(rope) or None)
     assert_equal(found, rope, FLOAT32)
     assert type(found.scaling) is type(rope.scaling)
 
@@ -421,7 +435,7 @@ def test_a_rule_of_a_user_is_not_written_by_its_name(target):
 
 # Values that no golden has: a target, a value, and arguments of `to_config`.
 STATED = YarnScaling(**YARN, attention_factor=1.2, mscale_all_dim=0.7)
-OTHERS = [
+MORE_VALUES = [
     ("mlx", {"layout": TO_HALF, "scaling": STATED}, {}),
     ("megatron", {"layout": TO_HALF, "scaling": STATED}, {}),
     ("llama.cpp", {"scaling": YarnScaling(**YARN, attention_factor=1.2, beta_fast=16.0)}, QWEN),
@@ -434,14 +448,11 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("target, options, arguments", OTHERS, ids=str)
-def test_engines_compute_other_values(target, options, arguments):
+@for_each("target, options, arguments", MORE_VALUES)
+def test_what_is_written_for_other_values(target, options, arguments):
     rope = half(**options)
-    tolerance = FLOAT32 if target in ("gguf", "llama.cpp") else EXACT
-    for found, wanted in zip(
-        computed(rope, target, arguments, rope.to_config(target, **arguments)), expected(rope), strict=True
-    ):
-        assert found == pytest.approx(wanted, rel=tolerance)
+    written = rope.to_config(target, **arguments)
+    assert_is_written(rope, target, arguments, written, FLOAT32 if target in LLAMA_CPP else EXACT)
 
 
 FLAGS = "--rope-freq-base 1000000 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768"

@@ -3,6 +3,8 @@
 The pass rotates with an embedding of rope_xp. All else is written here from the papers of the models.
 """
 
+from types import MappingProxyType
+
 import gguf
 import numpy as np
 
@@ -49,50 +51,48 @@ def weights(architecture, seed=7):
     return found
 
 
-def write(path, architecture, tensors, metadata, length=4096):
-    """A file with these weights. `metadata` is what `to_config("gguf")` returns, or other keys of the architecture."""
-    writer = gguf.GGUFWriter(path, architecture)
-    own = {
-        "context_length": length,
-        "embedding_length": WIDTH,
-        "block_count": LAYERS,
-        "feed_forward_length": HIDDEN,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": HEADS // 2,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.key_length": HEAD,
-        "attention.value_length": HEAD,
-        "rope.dimension_count": HEAD,
-    }
-    if architecture in LATENT_ATTENTION:
-        own |= {
-            "attention.head_count_kv": 1,
-            "attention.q_lora_rank": Q_LATENT,
-            "attention.kv_lora_rank": LATENT,
-            "attention.key_length": LATENT + HEAD,
-            "attention.value_length": LATENT,
-            "attention.key_length_mla": APART + HEAD,
-            "attention.value_length_mla": VALUE,
-            "leading_dense_block_count": LAYERS,
-            "expert_feed_forward_length": HIDDEN,
-            "expert_shared_count": 1,
-        }
-    entries = {f"{architecture}.{key}": value for key, value in own.items()}
-    entries |= {key: value for key, value in metadata.items() if key != "general.architecture"}
-    factors = {key: entries.pop(key) for key in [*entries] if key.endswith(".weight")}
-    for key, value in entries.items():
-        kind = {int: "uint32", float: "float32", str: "string", list: "array"}[type(value)]
-        getattr(writer, f"add_{kind}")(key, value)
-    writer.add_tokenizer_model("test")
-    writer.add_token_list([f"tok_{index}" for index in range(VOCABULARY)])
-    writer.add_token_scores([0.0] * VOCABULARY)
-    for name, value in {**tensors, **factors}.items():
-        writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
+def written(
+    path, *entries, metadata=MappingProxyType({}), tensors=(), architecture="llama", order=gguf.GGUFEndian.LITTLE
+):
+    """A file of the gguf package. An entry is the name of a method of its writer, and arguments.
+
+    `metadata` is what `to_config("gguf")` returns, or other keys of the architecture.
+    """
+    writer = gguf.GGUFWriter(path, architecture, endianess=order)
+    keys = {key: value for key, value in metadata.items() if key != "general.architecture"}
+    factors = {key: np.asarray(keys.pop(key), np.float32) for key in [*keys] if key.endswith(".weight")}
+    kinds = {int: "uint32", float: "float32", str: "string", list: "array"}
+    for method, *arguments in (*((f"add_{kinds[type(value)]}", key, value) for key, value in keys.items()), *entries):
+        getattr(writer, method)(*arguments)
+    for name, tensor in (*tensors, *factors.items()):
+        writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def write(path, architecture, tensors, metadata, length=4096):
+    """A file with these weights."""
+    own = {"context_length": length, "embedding_length": WIDTH, "block_count": LAYERS, "feed_forward_length": HIDDEN}
+    own |= {"attention.head_count": HEADS, "attention.head_count_kv": HEADS // 2, "rope.dimension_count": HEAD}
+    own |= {"attention.layer_norm_rms_epsilon": 1e-6, "attention.key_length": HEAD, "attention.value_length": HEAD}
+    if architecture in LATENT_ATTENTION:
+        own |= {"attention.head_count_kv": 1, "attention.q_lora_rank": Q_LATENT, "attention.kv_lora_rank": LATENT}
+        own |= {"attention.key_length": LATENT + HEAD, "attention.value_length": LATENT}
+        own |= {"attention.key_length_mla": APART + HEAD, "attention.value_length_mla": VALUE}
+        own |= {"leading_dense_block_count": LAYERS, "expert_feed_forward_length": HIDDEN, "expert_shared_count": 1}
+    tokens = [f"tok_{index}" for index in range(VOCABULARY)]
+    return written(
+        path,
+        ("add_tokenizer_model", "test"),
+        ("add_token_list", tokens),
+        ("add_token_scores", [0.0] * VOCABULARY),
+        metadata={f"{architecture}.{key}": value for key, value in own.items()} | metadata,
+        tensors=[(name, np.ascontiguousarray(value, np.float32)) for name, value in tensors.items()],
+        architecture=architecture,
+    )
 
 
 def normed(x, weight):
