@@ -87,10 +87,13 @@ def test_arrays_of_two_libraries(xp):
     host, own, types = np.ones((5, 3, 14), np.float32), xp.array(np.ones((5, 7)), "float32"), []
     x = xp.array(host)
     if xp.name != "strict":  # NumPy's tables and positions go with any x
-        types += [
-            (lambda: apply_rotary_pos_emb(x, (foreign, foreign)), r"must be an array of .*, or of NumPy; got"),
-            (lambda: ROPE(x, positions=where, seq_dim=0), r"must be an array of .*, or of NumPy; got"),
-        ]
+        calls = (
+            lambda: apply_rotary_pos_emb(x, (foreign, foreign)),
+            lambda: ROPE(x, positions=where, seq_dim=0),
+            lambda: positions.join(positions.grid(2, like=x), where[None, :], like=x),
+            lambda: positions.grid(where, like=x),
+        )
+        types += [(call, r"must be an array of .*, or of NumPy; got") for call in calls]
     if xp.name != "numpy":
         learned = replace(ROPE, base=None, inv_freq=own[0, :])
         types += [

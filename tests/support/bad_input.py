@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 
+import array_api_strict
 import numpy as np
 import pytest
 from errors import raising
@@ -23,6 +24,7 @@ from rope_xp import (
     sinusoidal_pos_embedding,
 )
 from rope_xp.positions import (
+    augment,
     consecutive,
     context_parallel,
     from_cu_seqlens,
@@ -30,7 +32,9 @@ from rope_xp.positions import (
     from_mask,
     grid,
     join,
+    normalized,
     prompt,
+    qwen2_vl,
 )
 
 ROPE = embedding()
@@ -198,6 +202,9 @@ def builders(xp):
     """Bad calls of the builders of positions."""
     integers = xp.array(np.asarray([0, 3, 5]), "int32")
     least, greatest = np.asarray([-(2**31) - 1, 0]), np.asarray([0, 2**31 - 3], np.int32)
+    ones, one, image = xp.array(np.ones(3), "int32"), xp.array(np.asarray(1), "int32"), [0, 1, 1]
+    real, numpy = normalized(2, 2, like=xp.like()), np.random.default_rng(0)
+    other = xp.array(np.asarray(image), "int32") if xp.name != "numpy" else array_api_strict.asarray(image)
     values = [
         (lambda: consecutive(3, integers[None, :]), r"no axis or one; got"),
         (lambda: consecutive(5, greatest), r"fit in int32; got offset=2147483645 and 5 tokens"),
@@ -221,6 +228,22 @@ def builders(xp):
         (lambda: context_parallel(integers, 0, 3, cu_seqlens=[0, 6]), r"last axis of seq .* last boundary, 6; got 3"),
         (lambda: context_parallel(8, 0, 2, cu_seqlens=integers[None, :]), r"cu_seqlens must have one axis"),
         (lambda: context_parallel(8, 0, 2, cu_seqlens=integers[:0]), r"cu_seqlens .*start with 0.*; got"),
+        (lambda: prompt([([np.inf], 1, 2)]), r"times must be finite .*; got \[inf\]"),
+        (lambda: grid(one), r"or coordinates of one axis; got shape \(\)"),
+        (lambda: grid(ones[None, :]), r"or coordinates of one axis; got shape \(1, 3\)"),
+        (lambda: join(ones, -1), r"a number of tokens must not be negative; got"),
+        (lambda: join(one), r"parts must have an axis of tokens.*; got .*\(\)"),
+        (
+            partial(join, grid(2, 2, like=ones), grid(3, like=ones)),
+            r"parts must have .* same axes before it; got shapes \[\(2, 4\), \(1, 3\)\]",
+        ),
+        (lambda: join(1, ones, total=3), r"total must be at least 4, .*; got 3"),
+        (lambda: join(ones, total=5, padding=2**31), r"padding must fit in int32; got"),
+        (lambda: join(ones, total=5, padding=-(2**31) - 1), r"padding must fit in int32; got -2147483649"),
+        (lambda: augment(real[0, 0], numpy), r"positions must have a position axis .*; got"),
+        (lambda: augment(real, numpy, shift=-0.1), r"shift must be at least 0; got -0.1"),
+        (lambda: augment(real, numpy, jitter=0.5), r"jitter must be at least 1; got 0.5"),
+        (lambda: augment(real, numpy, rescale=0), r"rescale must be at least 1; got 0"),
     ]
     if xp.name == "jax":
         ends = r"^consecutive: positions must fit in int32; got offset=2147483646 and 3 tokens"
@@ -260,7 +283,27 @@ def builders(xp):
         (lambda: context_parallel(8, 0, 2, zigzag=integers), r"zigzag must be a bool; got"),
         (lambda: context_parallel(8, 0, 2, like=[1]), r"like must be an array; got list"),
         (lambda: context_parallel(8, 0, 2, cu_seqlens=[0.0, 8.0]), r"cu_seqlens must be a sequence of int .*; got"),
+        (lambda: qwen2_vl(other), r"^qwen2_vl: token_types must be lists .*; got"),
+        (lambda: qwen2_vl([other]), r"token_types must be .*on the host; got list"),
+        (lambda: qwen2_vl(image, [other]), r"image_grids must be .*; got list of"),
+        (lambda: qwen2_vl(image, [[1, 2, 4]], mask=other), r"mask must be .*; got"),
+        (lambda: grid(np.asarray([True])), r"coordinates must be a number; got"),
+        (lambda: grid(xp.array([True], "bool")), r"^grid: coordinates must be .*; got"),
+        (lambda: join(ones > 0), r"^join: every part must be .*; got bool"),
+        (lambda: join(ones, total=3.5), r"total must be an int; got float"),
+        (lambda: join(ones, total=5, padding=0.5), r"padding must be an int; got float"),
+        (lambda: augment(ones, numpy, shift=0.1), r"^augment: positions must be float32 or float64; got int32"),
+        (lambda: augment([0.5], numpy, shift=0.1), r"positions must be an array; got list"),
+        (lambda: augment(real, None, shift=0.1), r"source must be a numpy.*; got NoneType"),
+        (lambda: augment(real, 0, shift=0.1), r"^augment: source must be a numpy.*; got int"),
+        (lambda: augment(real, ones, shift=0.1), r"source must be a numpy.*; got"),
+        (lambda: augment(real, numpy, rescale="2"), r"rescale must be a number; got"),
     ]
+    if xp.name == "jax":
+        import jax
+
+        traced = jax.jit(lambda types: qwen2_vl(types).positions)
+        types.append((lambda: traced(other), r"token_types must be .* on the host; got"))
     return raising(values, types)
 
 
