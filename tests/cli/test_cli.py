@@ -17,7 +17,7 @@ import click
 import pytest
 import sentences
 from cases import for_each
-from configs import CONFIGS
+from configs import CONFIGS, recorded
 
 import rope_xp
 from rope_xp import from_config
@@ -29,7 +29,7 @@ from rope_xp.configs.every_layer import groups_of
 from rope_xp.configs.writers import TARGETS
 from rope_xp.plot import PICTURES as DRAWN
 
-COMMANDS = sentences.recorded(sentences.COMMANDS)
+COMMANDS = recorded("commands")
 LLAMA, QWEN, PLAIN = "llama-3.1-8b", "qwen2.5-7b-instruct-yarn", "llama-2-7b"
 
 
@@ -62,7 +62,7 @@ def test_what_is_said_of_a_line(sentence):
     """Reports have 80 columns, settings as many as they need."""
     sentences.assert_said(COMMANDS[sentence])
     for each in COMMANDS[sentence]:
-        lines = each["says"].splitlines()
+        lines = "".join(each["says"]).splitlines()
         report = [line for line in lines if not line.startswith("rope-xp: ")]
         has_settings = {"convert", "--json", "--for"} & {*each["line"].split()}
         assert not report or has_settings or max(map(len, report)) <= 80

@@ -12,9 +12,8 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
-import sentences
 from cases import for_each
-from configs import CONFIGS, ROWS
+from configs import CONFIGS, ROWS, recorded
 
 import rope_xp
 from rope_xp import RotaryEmbedding, frequencies, plot
@@ -181,11 +180,11 @@ OF_PYTHON = (
 )
 
 
-@for_each("row", sentences.recorded(sentences.COMMANDS)["Errors of the command name the file and nothing of Python."])
+@for_each("row", recorded("commands")["Errors of the command name the file and nothing of Python."])
 def test_errors_of_the_command_name_the_file_and_nothing_of_python(row):
     """Bad input that the library refuses is one line, with the file that the error is about, if it is about one."""
     command = app.commands[row["line"].split()[0]]
-    code, error = row["says"].splitlines()
+    code, error = "".join(row["says"]).splitlines()
     assert code == "2" and error.startswith("rope-xp: ") and len(error) < 1000
     assert not re.search(OF_PYTHON, error.replace("'config.json'", "")) and row["file"] in error
     named = {*re.findall(r"(?<![\w-])--[a-z][\w-]*", error)} - OF_OTHERS

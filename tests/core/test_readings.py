@@ -5,16 +5,16 @@
 
 import pytest
 import sentences
-from readings import of_family, recorded, text_of
+from configs import recorded
+from readings import of_family, text_of
 from sentences import MAKE
 
 from rope_xp.configs.families.model_types import FAMILIES
 
-OF_FAMILIES = recorded()["families"]
-RECORDED = {
-    (kind, number): text for kind, cases in recorded().items() if kind != "families" for number, text in cases.items()
-}
-EXAMPLES = sentences.recorded(sentences.EXAMPLES) | sentences.recorded(sentences.CHECKPOINTS)
+KINDS = recorded("readings")
+OF_FAMILIES = KINDS.pop("families")
+RECORDED = {(kind, number): text for kind, cases in KINDS.items() for number, text in cases.items()}
+EXAMPLES = recorded("examples") | recorded("checkpoints")
 PARTS = 8
 
 

@@ -3,9 +3,10 @@
 import sys
 
 import pytest
-from recorded import CALLED, PAIRS, PROGRAMS, of_calls, of_programs, of_values, recorded, text_of
+from configs import recorded
+from recorded import CALLED, PAIRS, PROGRAMS, of_calls, of_programs, of_values, text_of
 
-RECORDED = recorded()
+RECORDED = recorded("reports")
 
 
 @pytest.fixture(autouse=True)

@@ -128,9 +128,8 @@ def main(source):
     library = kernels(source)
     rows = [row_of(*functions(source), library, size, lengths) for size, lengths in CASES]
     version = (source / "build_tools/VERSION.txt").read_text().strip()
-    text = ",\n".join(map(json.dumps, rows))
-    file = Path(__file__).parent / "context_parallel.json"
-    file.write_text(f'{{"transformer_engine": "{version}", "cases": [\n{text}\n]}}\n')
+    text = json.dumps({"transformer_engine": version, "cases": rows}, indent=1)
+    (Path(__file__).parent / "context_parallel.json").write_text(text + "\n")
     print(f"TransformerEngine {version}: {len(rows)} cases")
 
 

@@ -450,5 +450,4 @@ def values_in_tests_and_classes():
 
 
 if __name__ == "__main__":
-    lines = ",\n".join(json.dumps(golden) for golden in make())
-    (HERE / "goldens.json").write_text(f"[\n{lines}\n]\n")
+    (HERE / "goldens.json").write_text(json.dumps(make(), indent=1) + "\n")

@@ -49,8 +49,8 @@ def main():
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     rows = {name: row for name, made in classes() if (row := row_of(name, made)) is not None}
-    text = ",\n".join(f"{json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows))
-    (Path(__file__).parent / "layer_types.json").write_text(f"{{\n{text}\n}}\n")
+    text = json.dumps(rows, indent=1, sort_keys=True)
+    (Path(__file__).parent / "layer_types.json").write_text(text + "\n")
     print(f"transformers {transformers.__version__}: {len(rows)} rows")
 
 

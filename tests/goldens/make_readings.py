@@ -6,22 +6,22 @@ small, each below a sentence that it shows; one that is added needs no "says". T
 for a user; tests of single formats say what is right.
 """
 
-import json
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import sentences
-from readings import FILE, of_family, recorded, text_of
+from configs import record, recorded
+from readings import of_family, text_of
 
 from rope_xp.configs.families.model_types import FAMILIES
 
 found = {
     kind: {number: text_of(kind, number) for number in cases}
-    for kind, cases in recorded().items()
+    for kind, cases in recorded("readings").items()
     if kind != "families"
 }
 found["families"] = {name: of_family(name) for name in FAMILIES}
-FILE.write_text(json.dumps(found, indent=0) + "\n")
-for file in (sentences.EXAMPLES, sentences.COMMANDS, sentences.CHECKPOINTS):
-    sentences.write(file)
+record("readings", found)
+for name in ("examples", "commands", "checkpoints"):
+    sentences.write(name)

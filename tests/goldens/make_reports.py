@@ -6,13 +6,13 @@ Run: `python tests/goldens/make_reports.py`. `tests/core/test_mistakes.py` tests
 shows in a change which sentences, numbers and calls it changes.
 """
 
-import json
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
-from recorded import CALLED, FILE, PAIRS, PROGRAMS, of_calls, of_programs, of_values, text_of
+from configs import record
+from recorded import CALLED, PAIRS, PROGRAMS, of_calls, of_programs, of_values, text_of
 from test_identify_rules import HEAD, SEEDS, WIDTHS, case, function, rule_in_words, targets, unusual_rules
 
 from rope_xp import identify
@@ -29,4 +29,4 @@ found = {
         name: rule_in_words(target) for width, length in WIDTHS for name, target in targets(width, length)
     },
 }
-FILE.write_text(json.dumps(found, indent=0) + "\n")
+record("reports", found)

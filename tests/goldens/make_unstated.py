@@ -70,9 +70,9 @@ def main():
                 rows += rows_of(target)
             except Exception as error:  # upstream's config cannot be made without its rotary keys
                 print(f"{target.cls.__name__}: {message(error)}")
-    texts = sorted({json.dumps(row) for row in rows})
-    (HERE / "unstated.json").write_text("[\n" + ",\n".join(texts) + "\n]\n")
-    print(f"transformers {transformers.__version__}: {len(texts)} rows")
+    rows = [json.loads(text) for text in sorted({json.dumps(row) for row in rows})]
+    (HERE / "unstated.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"transformers {transformers.__version__}: {len(rows)} rows")
 
 
 if __name__ == "__main__":

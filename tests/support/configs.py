@@ -8,10 +8,27 @@ from pathlib import Path
 import rope_xp
 
 HERE = Path(__file__).parents[1] / "goldens"
-CONFIGS = {name: entry["config"] for name, entry in json.loads((HERE / "configs.json").read_text()).items()}
-GOLDENS = json.loads((HERE / "goldens.json").read_text())
+
+
+def recorded(name):
+    return json.loads((HERE / f"{name}.json").read_text())
+
+
+def record(name, found):
+    """Write a golden, one number or line of a text a line."""
+    (HERE / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def in_lines(text):
+    """A text cut after its lines, or its sentences and its parts, and at spaces where these are long."""
+    parts = text.splitlines(keepends=True) if "\n" in text else re.split(r"(?<= \| )|(?<=[.;] )", text)
+    return [line for part in parts for line in re.findall(r".{1,109}(?: |\Z)|\S+ *", part, re.S)]
+
+
+CONFIGS = {name: entry["config"] for name, entry in recorded("configs").items()}
+GOLDENS = recorded("goldens")
 # Tables of tests, by what they show: small configs and what they mean, what is refused and why. One row a line.
-ROWS = json.loads((HERE / "rows.json").read_text())
+ROWS = recorded("rows")
 
 
 # A power in float64 is not rounded alike on every platform.

@@ -16,7 +16,7 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
-from configs import CONFIGS, GOLDENS, ROWS, at, paths_of
+from configs import CONFIGS, GOLDENS, ROWS, at, in_lines, paths_of, recorded
 
 from rope_xp import (
     DynamicNTKScaling,
@@ -36,9 +36,8 @@ from rope_xp.configs.readers import gguf_file
 from rope_xp.configs.readers.command_line import command_line
 from rope_xp.configs.writers import TARGETS
 
-FILE = Path(__file__).parents[1] / "goldens" / "readings.json"
 # What is drawn from: lists of values, rules, keys and words.
-DRAWN = json.loads((FILE.parent / "draws.json").read_text())
+DRAWN = recorded("draws")
 ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
 ABOUT = re.compile(
     "rope|rotary|yarn|theta|base|head|dim|layer|position|type|scal|window|pattern|partial|section|length|spatial"
@@ -524,7 +523,7 @@ def of_family(name):
                 found.append(str(error)[:150])
             else:
                 found.append(short(repr(rope)[:300]))
-    return " | ".join(dict.fromkeys(found))
+    return in_lines(" | ".join(dict.fromkeys(found)))
 
 
 KINDS = {
@@ -542,7 +541,7 @@ KINDS = {
 
 
 def text_of(kind, number):
-    """What is said of a case: a result with the warnings, or the error."""
+    """What is said of a case, in lines: a result with the warnings, or the error."""
     draw = random.Random(f"{kind} {number}")
     drawn, said = KINDS[kind]
     with warnings.catch_warnings(record=True) as caught:
@@ -551,8 +550,4 @@ def text_of(kind, number):
             found = said(drawn(draw), draw)
         except (TypeError, ValueError) as error:
             found = f"{type(error).__name__}: {error}"
-    return short(" ".join([*found.split(), *(f"warning: {each.message}" for each in caught)]))
-
-
-def recorded():
-    return json.loads(FILE.read_text())
+    return in_lines(short(" ".join([*found.split(), *(f"warning: {each.message}" for each in caught)])))

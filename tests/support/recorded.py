@@ -3,18 +3,16 @@
 Numbers have three digits, and those below a millionth, which are errors of rounding, are 0.
 """
 
-import json
 import re
 from itertools import combinations_with_replacement
-from pathlib import Path
 
 import numpy as np
+from configs import in_lines
 from judge import case_of, value_of
 from mistakes import KINDS, REFERENCES, Case, draw, of_a_table
 
 from rope_xp import compare, identify
 
-FILE = Path(__file__).parents[1] / "goldens" / "reports.json"
 SHORT = 500  # a context that takes little time
 OF_IDENTIFY = "layout kept direction magnitude offset precision longest stateful relative axis shape dtype confidence"
 OF_COMPARE = "causes first_position scores_are_same largest_change attention_moved context tolerance comparable sample"
@@ -22,7 +20,7 @@ NUMBERS = {"base": None, "scaling": None, "sections": None, "reverse": False}
 
 
 def text_of(report):
-    """The summary, the reasons, and fields, of pairs and frequencies the first and the last."""
+    """The summary, the reasons, and fields, of pairs and frequencies the first and the last, in lines."""
     if hasattr(report, "causes"):
         said, fields = [report.summary], OF_COMPARE
     else:
@@ -31,7 +29,7 @@ def text_of(report):
     if getattr(report, "inv_freq", ()):
         ends = [(report.pairs[end], report.inv_freq[end]) for end in (0, -1)]
         shown.append(f"{len(report.pairs)} pairs: {ends}")
-    return re.sub(r"\d+\.\d+(e[-+]?\d+)?|\d+e[-+]\d+", _short, " ".join([*said, *shown]))
+    return in_lines(re.sub(r"\d+\.\d+(e[-+]?\d+)?|\d+e[-+]\d+", _short, " ".join([*said, *shown])))
 
 
 def _short(number):
@@ -102,7 +100,3 @@ CALLED = {
 }
 PROGRAMS = range(2 * len(KINDS))
 PAIRS = list(combinations_with_replacement(REFERENCES, 2))
-
-
-def recorded():
-    return json.loads(FILE.read_text())
