@@ -73,8 +73,8 @@ def test_consecutive_never_wraps(xp):
 
 
 @for_library(
-    mask=st.integers(1, 4).flatmap(
-        lambda n: st.lists(st.lists(st.integers(0, 3), min_size=n, max_size=n), min_size=1, max_size=4)
+    mask=st.tuples(st.integers(1, 4), st.sampled_from([1, 3])).flatmap(
+        lambda of: st.lists(st.lists(st.integers(0, of[1]), min_size=of[0], max_size=of[0]), min_size=1, max_size=4)
     ),
     dtype=st.sampled_from(["bool", "int32", "uint8"]),
 )
