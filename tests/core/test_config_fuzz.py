@@ -6,7 +6,6 @@ In form is ``from_config: <requirement>; got <value>``, a ValueError or TypeErro
 import copy
 import json
 import math
-import random
 import re
 import signal
 import sys
@@ -18,7 +17,6 @@ import pytest
 from configs import CONFIGS, GOLDENS, at, changed, paths_of, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from readings import ABOUT, a_config
 
 from rope_xp import from_config
 from rope_xp.configs.keys import OTHER_KEYS
@@ -226,16 +224,30 @@ def test_junk_is_refused_or_was_not_read(case, data, junk):
 EXTRA = {path[-1] for paths in KEYS.values() for path in paths}
 
 
+ABOUT = re.compile(
+    "rope|rotary|yarn|theta|base|head|dim|layer|position|type|scal|window|pattern|partial|section|length|spatial"
+)
+GRAFTS = [(name, path) for name, paths in KEYS.items() for path in paths if ABOUT.search(path[-1])]
+OPTIONS = [{}, {}, {"layer": 0}, {"layer": 5}, {"layer_type": "full_attention"}, {"part": "text"}, {"part": "vision"}]
+OPTIONS += [{"seq_len": 4097}, {"compat": "transformers"}, {"layout": "interleaved"}, {"strict": True}]
+
+
 @settings(max_examples=8 * EXAMPLES, deadline=None)
-@given(st.integers(0), st.sampled_from(SMALL + JUNK))
-def test_any_changes_give_a_usable_value_or_an_error_in_form(number, value):
-    """Those of the recorded readings; of half of them, a key about rotation also gets another value."""
-    draw = random.Random(number)
-    config, choice = a_config(draw)
-    if paths := [path for path in paths_of(config) if ABOUT.search(str(path[-1]))][: 999 * (number % 2)]:
-        path = draw.choice(paths)
-        at(config, path[:-1])[path[-1]] = copy.deepcopy(value)
-    outcome(config, {**choice, "strict": draw.random() < 0.2})
+@given(CASE, st.lists(st.sampled_from(["value", "less", "graft"]), max_size=4), st.sampled_from(OPTIONS), st.data())
+def test_any_changes_give_a_usable_value_or_an_error_in_form(case, changes, options, data):
+    """Keys about rotation get another value, are left out, or are taken from another config."""
+    config = copy.deepcopy(CONFIGS[case[0]])
+    for change in changes:
+        paths = [path for path in paths_of(config) if ABOUT.search(str(path[-1]))] or [("head_dim",)]
+        *place, key = data.draw(st.sampled_from(paths))
+        if change == "less":
+            del at(config, place)[key]
+        elif change == "value":
+            at(config, place)[key] = copy.deepcopy(data.draw(st.sampled_from(SMALL + JUNK)))
+        else:
+            name, path = data.draw(st.sampled_from(GRAFTS))
+            at(config, place)[path[-1]] = copy.deepcopy(at(CONFIGS[name], path))
+    outcome(config, {**case[1], **options})
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -118,7 +118,7 @@ def computed(rope, target, options, written):
     elif target == "mlx":
         found = engines.mlx(written, length_of(rope))
     else:
-        found = getattr(engines, target)(written, rope.head_dim)
+        found = getattr(engines, target.replace("-", "_"))(written, rope.head_dim)
     return on_axes(rope, found[0]), *found[1:]
 
 

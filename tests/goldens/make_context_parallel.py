@@ -7,7 +7,6 @@ Python run as they are: the tokens that they choose must be the same. Lengths ar
 
 import ast
 import ctypes
-import json
 import re
 import subprocess
 import sys
@@ -17,6 +16,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from configs import record
 
 PACKAGE = Path("transformer_engine")
 TOKENS = PACKAGE / "common/fused_attn/context_parallel.cu"
@@ -128,8 +131,7 @@ def main(source):
     library = kernels(source)
     rows = [row_of(*functions(source), library, size, lengths) for size, lengths in CASES]
     version = (source / "build_tools/VERSION.txt").read_text().strip()
-    text = json.dumps({"transformer_engine": version, "cases": rows}, indent=1)
-    (Path(__file__).parent / "context_parallel.json").write_text(text + "\n")
+    record("context_parallel", {"transformer_engine": version, "cases": rows})
     print(f"TransformerEngine {version}: {len(rows)} cases")
 
 

@@ -6,14 +6,18 @@ embedding of each type. A class is left out if its types do not decide the embed
 
 import importlib
 import inspect
-import json
 import pkgutil
+import sys
 import warnings
 from pathlib import Path
 
 import transformers
 
 from rope_xp import from_config
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from configs import record
 
 # The widths that most classes need; 13 layers are no multiple of a usual period.
 BARE = {"hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 13}
@@ -49,8 +53,7 @@ def main():
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     rows = {name: row for name, made in classes() if (row := row_of(name, made)) is not None}
-    text = json.dumps(rows, indent=1, sort_keys=True)
-    (Path(__file__).parent / "layer_types.json").write_text(text + "\n")
+    record("layer_types", dict(sorted(rows.items())))
     print(f"transformers {transformers.__version__}: {len(rows)} rows")
 
 

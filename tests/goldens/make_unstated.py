@@ -14,13 +14,13 @@ import transformers
 import rope_xp
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from common import message
+from configs import record
 from rotary_classes.classes import ROTARY, found, labels, plain, targets
 from rotary_classes.outcomes import outcome_of_file
 from rotary_classes.reading import as_file
-
-HERE = Path(__file__).parent
 
 
 def read(config, part, layer_type):
@@ -71,7 +71,7 @@ def main():
             except Exception as error:  # upstream's config cannot be made without its rotary keys
                 print(f"{target.cls.__name__}: {message(error)}")
     rows = [json.loads(text) for text in sorted({json.dumps(row) for row in rows})]
-    (HERE / "unstated.json").write_text(json.dumps(rows, indent=1) + "\n")
+    record("unstated", rows)
     print(f"transformers {transformers.__version__}: {len(rows)} rows")
 
 

@@ -15,8 +15,17 @@ def recorded(name):
 
 
 def record(name, found):
-    """Write a golden, one number or line of a text a line."""
-    (HERE / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (HERE / f"{name}.json").write_text(laid_out(found) + "\n")
+
+
+def laid_out(found, depth=1):
+    """JSON: one line, or one for each item where it is longer than a line."""
+    text = json.dumps(found)
+    if len(text) < 110 - depth or not isinstance(found, (dict, list, tuple)):
+        return text
+    is_dict, begin = isinstance(found, dict), "\n" + " " * depth
+    rows = [f"{json.dumps(key)}: " * is_dict + laid_out(found[key] if is_dict else key, depth + 1) for key in found]
+    return "[{"[is_dict] + begin + f",{begin}".join(rows) + begin[:-1] + "]}"[is_dict]
 
 
 def in_lines(text):

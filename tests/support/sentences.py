@@ -1,12 +1,19 @@
 """What the library says of small examples: goldens have them below the sentences that they show.
 
-An example of `goldens/examples.json` is a config with the options of `from_config`, an embedding as Python writes it,
-or neither, and calls, each of the result of the one before: methods, and functions where nothing is before. One of
-`goldens/commands.json` is a line of the command, in a folder with the configs that it names; one of
-`goldens/checkpoints.json` has the files of a checkpoint, or of a config.
+An example is one of these:
+
+- a config with the options of `from_config`, an embedding as Python writes it, or neither, and calls, each of the
+  result of the one before: methods, and functions where nothing is before. A config may be the name of a golden, with
+  changes: a path and the value there, or a path alone, which is left out;
+- a line of the command, in a folder with the configs that it names;
+- the files of a checkpoint, of a config, or of a GGUF file whose header has small limits;
+- a family, of which configs state next to nothing.
+
+`goldens/readings.json` has random ones: of thousands, those that together run most lines of the readers and writers.
 """
 
 import contextlib
+import copy
 import io
 import json
 import os
@@ -18,12 +25,14 @@ from dataclasses import asdict
 from math import fsum
 from operator import attrgetter
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
-from configs import CONFIGS, in_lines, record, recorded, value_of, with_12_digits
+from configs import CONFIGS, at, in_lines, record, recorded, value_of, with_12_digits
 
 import rope_xp
 from rope_xp import RotaryEmbedding, from_config, identify_checkpoint
+from rope_xp.configs.readers import gguf_file
 
 MAKE = "if the change should say this: python tests/goldens/make_readings.py, and look at what changes in its file"
 
@@ -49,8 +58,11 @@ def said_of(example):
     if "line" in example:
         return with_12_digits(printed(shlex.split(example["line"]), example.get("files", {})))
     if "files" in example:
-        function = from_config if example.get("is_config") else identify_checkpoint
+        functions = {"is_config": from_config, "is_header": header_of}
+        function = next((functions[key] for key in functions if key in example), identify_checkpoint)
         return of_files(function, example["files"], example["path"])
+    if "family" in example:
+        return with_12_digits(of_family(example["family"]))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -99,6 +111,29 @@ def of_files(function, files, path):
         return with_12_digits(without_folder(text, folder))
 
 
+LIMITS = {"MAX_LIST": 4, "MAX_TEXT": 8, "MAX_NAME": 24, "MAX_AXES": 2, "MAX_ENTRIES": 5, "MAX_TENSORS": 3}
+LIMITS |= {"MAX_HEADER": 400, "MAX_TAKEN": 330}
+
+
+def header_of(path):
+    """What is read of a GGUF file with small limits."""
+    with mock.patch.multiple(gguf_file, **LIMITS):
+        return {**gguf_file.metadata_of_file(path), "tensors": gguf_file.read_gguf(path).tensors}
+
+
+def of_family(name):
+    """Each embedding of a config that states no more than it must: what the family's defaults make of it."""
+    found = {}
+    for sizes in ({}, {"hidden_size": 1024, "num_attention_heads": 16}):
+        for layer in range(8):
+            try:
+                rope = from_config({"model_type": name, "num_hidden_layers": 8, **sizes}, layer=layer)
+                found[repr(rope)[:300]] = None
+            except ValueError as error:
+                found[str(error)[:150]] = None
+    return " | ".join(found)
+
+
 def without_folder(text, folder):
     """The text with FOLDER for a path that stands as it is, or as Python or JSON write it."""
     path = r"[\\/]+".join(map(re.escape, re.split(r"[\\/]", folder)))
@@ -107,11 +142,23 @@ def without_folder(text, folder):
 
 def result_of(example):
     found = made(example["rope"]) if "rope" in example else rope_xp
-    calls = [["from_config", [example["config"]], example.get("options", {})]] if "config" in example else []
+    calls = [["from_config", [config_of(example)], example.get("options", {})]] if "config" in example else []
     for name, arguments, options in [*calls, *example.get("calls", [])]:
         given = {key: made(value) for key, value in options.items()}
         found = attrgetter(name)(found)(*map(made, arguments), **given)
     return found
+
+
+def config_of(example):
+    config = example["config"]
+    config = copy.deepcopy(CONFIGS[config]) if isinstance(config, str) else config
+    for (*path, key), *values in example.get("changes", ()):
+        place = at(config, path)
+        if values:
+            place[key] = copy.deepcopy(values[0])
+        else:
+            del place[key]
+    return config
 
 
 def made(value):
