@@ -20,7 +20,6 @@ from cases import for_each
 from configs import CONFIGS, recorded
 
 import rope_xp
-from rope_xp import from_config
 from rope_xp.cli import doctor, main
 from rope_xp.cli.commands import PICTURES, app
 from rope_xp.cli.options import Command
@@ -87,48 +86,29 @@ import numpy as np
 def rotate(x, positions):
     z = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * np.outer(positions, 100.0 ** (-np.arange(4) / 4)))
     return np.stack((z.real, z.imag), -1).reshape(x.shape)
-def powers(x, positions):
-    return x**3
 def half(x, positions):
     assert x.dtype == np.float16
     return rotate(x, positions).astype(x.dtype)
 def of_heads(x, positions):
     return rotate(x, np.arange(x.shape[-2]))
-text = 'no function'
 """
+FUNCTIONS = {
+    "rotate": (0, "is RotaryEmbedding(head_dim=8, layout='interleaved', base=100.0)"),
+    "of_heads --shape 'seq dim'": (1, ", but it ignores positions"),
+    "of_heads --shape 'batch seq heads dim'": (1, ", but it rotates heads in place of"),
+    "half --like numpy:float16 --shape 'seq dim'": (0, "x of (seq dim), numpy, results in float16"),
+}
 
 
-def test_functions_are_imported_from_the_folder_of_the_command(run, tmp_path, monkeypatch):
+def test_functions_are_imported_from_the_folder_of_the_command_first(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
     monkeypatch.setattr(sys, "path", [*filter(None, sys.path), str(tmp_path / "other"), str(tmp_path / "none")])
-    files = {"own_model": OWN_MODEL, "own_second": OWN_MODEL, "own_end": "raise SystemExit(3)", "other/own_model": ""}
-    for name, text in files.items():
+    for name, text in {"own_model": OWN_MODEL, "other/own_model": ""}.items():
         (tmp_path / f"{name}.py").write_text(text)
-    code, text, errors = run("identify", "own_model:rotate", "--head-dim", "8")
-    assert (code, errors) == (0, "")
-    assert "RotaryEmbedding(head_dim=8, layout='interleaved', base=100.0)" in " ".join(text.split())
-    code, text, errors = run("identify", "own_model:powers", "--head-dim", "8", "--json")
-    assert (code, errors, json.loads(text)["rope"]) == (1, "", None)
-    for shape, flaw in (("seq dim", "ignores positions"), ("batch seq heads dim", "rotates heads in place of")):
-        code, text, _ = run("identify", "own_model:of_heads", "--head-dim", "8", "--shape", shape)
-        assert code == 1 and f", but it {flaw}" in " ".join(text.split())
-    words = ("identify", "own_model:half", "--head-dim", "8")
-    code, text, _ = run(*words, "--like", "numpy:float16", "--shape", "seq dim")
-    assert code == 0 and "x of (seq dim), numpy, results in float16" in text and run(*words)[0] == 1
-    for other, of in (("own_second", [f" of {tmp_path / name}.py:3" for name in files][:2]), ("own_model", ["", ""])):
-        text = run("compare", "own_model:rotate", f"{other}:rotate", "--head-dim", "8", "--json")[1]
-        assert [json.loads(text)[key] for key in "ab"] == [f"the function rotate{each}" for each in of]
-    cannot = "must be a function that can be imported; got"
-    for words, message in {
-        ("identify", "own_model:rotate"): "--head-dim must be given for a function",
-        ("identify", "own_model:missing", "--head-dim", "8"): f"own_model:missing {cannot} AttributeError: module",
-        ("identify", "own_missing:f", "--head-dim", "8"): f"own_missing:f {cannot} ModuleNotFoundError: No module",
-        ("identify", "own_end:f", "--head-dim", "8"): f"own_end:f {cannot} SystemExit: 3",
-        ("identify", "own_model:text", "--head-dim", "8"): "own_model:text must be a function; got str",
-    }.items():
-        code, text, errors = run(*words)
-        assert (code, text, errors.count("\n")) == (2, "", 1) and errors.startswith(f"rope-xp: {message}")
+    for line, (ends, said) in FUNCTIONS.items():
+        code, text, errors = run("identify", *shlex.split(f"own_model:{line}"), "--head-dim", "8")
+        assert (code, errors) == (ends, "") and said in " ".join(text.split())
 
 
 def test_long_lists_are_not_read_once_for_each_layer(monkeypatch):
@@ -207,37 +187,6 @@ def test_a_closed_pipe_changes_no_exit_code(run, file, line, monkeypatch):
         closed.close()
 
 
-@pytest.fixture
-def stdin(monkeypatch):
-    """A function that sets standard input, or takes it away."""
-    return lambda text: monkeypatch.setattr(sys, "stdin", text and io.TextIOWrapper(io.BytesIO(text)))
-
-
-def test_convert_reads_standard_input(run, stdin):
-    stdin(b"\xef\xbb\xbf" + json.dumps(CONFIGS[QWEN]).encode())
-    code, text, _ = run("convert", "-", "--to", "transformers")
-    assert code == 0 and json.loads(text) == from_config(CONFIGS[QWEN]).to_config()
-
-
-BAD_INPUT = [
-    (None, "standard input must be JSON; got no text: it is empty"),
-    (b'{"a": ' + b"9" * 5000 + b"}", "an int of standard input must have at most 2048 bits"),
-    (b"[1]", "standard input must hold a JSON object; got list"),
-    (b"\x00" * 8, "standard input must be JSON; got Expecting value"),
-    (b"[" * 10**5, "standard input must have at most 32 levels"),
-    (b"\xff", "standard input must be JSON in UTF-8"),
-    (b" " * (2**24 + 1), "standard input must have at most 16777216 bytes"),
-    (b'"config.json"', "standard input must hold a JSON object; got str"),
-]
-
-
-@for_each("text, message", BAD_INPUT)
-def test_bad_standard_input_is_one_line(run, stdin, text, message):
-    stdin(text)
-    code, output, errors = run("explain", "-")
-    assert (code, output) == (2, "") and errors.startswith(f"rope-xp: {message}") and errors.count("\n") == 1
-
-
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_terminal_shows_every_number(run, file, monkeypatch, width):
     class Terminal(io.StringIO):
@@ -256,7 +205,9 @@ def test_a_terminal_shows_every_number(run, file, monkeypatch, width):
         assert "dynamic 1 31 32 1 to 16,257 0 1" in rows
 
 
-def test_nothing_is_printed_without_standard_output(run, file, monkeypatch):
+def test_a_process_may_have_no_standard_input_or_output(run, file, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run("explain", "-") == (2, "", "rope-xp: standard input must be JSON; got no text: it is empty\n")
     monkeypatch.setattr(sys, "stdout", None)
     assert run("compare", file(LLAMA), file(PLAIN)) == (1, "", "")
 

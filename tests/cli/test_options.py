@@ -2,22 +2,20 @@
 
 import ast
 import inspect
-import io
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
 from cases import for_each
-from configs import CONFIGS, ROWS, recorded
+from configs import ROWS, recorded
 
 import rope_xp
 from rope_xp import RotaryEmbedding, frequencies, plot
-from rope_xp.cli.commands import app, run
+from rope_xp.cli.commands import app
 from rope_xp.cli.options import PARAMETERS, RULE_PARAMETERS, RULES, in_options
 from rope_xp.configs.readers.command_line import KNOWN
 from rope_xp.extension import METHODS
@@ -190,11 +188,3 @@ def test_errors_of_the_command_name_the_file_and_nothing_of_python(row):
     named = {*re.findall(r"(?<![\w-])--[a-z][\w-]*", error)} - OF_OTHERS
     assert named <= {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
     assert not re.search(r"(\S+\.\w+)\b.* \(for \1\)", error)  # it is named once
-
-
-def test_an_error_of_standard_input_says_so(monkeypatch, capsys):
-    config = json.dumps(CONFIGS["llama-2-7b"] | {"rope_theta": -1}).encode()
-    for words in ("explain -", "convert - --to vllm", "compare - math:sin", "plot - -o x.png"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(config)))
-        assert run(words.split()) == 2
-        assert capsys.readouterr().err == "rope-xp: rope_theta must be at least 1; got -1 (for standard input)\n"

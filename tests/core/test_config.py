@@ -26,7 +26,6 @@ from rope_xp import (
     NTKScaling,
     ProportionalScaling,
     RotaryEmbedding,
-    Sections,
     YarnScaling,
     from_config,
 )
@@ -327,30 +326,6 @@ def test_what_is_not_read_or_not_applied_is_remarked(row):
     assert all(line.startswith(f"remark            {remark}") for line in found)
     if "fails" not in remark and "dual" not in remark:
         assert "remark" not in from_config(config, **UPSTREAM).describe()
-
-
-SCALINGS = [scaling for _, scaling in RULES if not isinstance(scaling, (MixedNTKScaling, NTKScaling))]
-SCALINGS += [NTKScaling(factor=1000.0), YarnScaling(**YARN, mscale=0.7, mscale_all_dim=0.5)]
-SCALINGS += [YarnScaling(**YARN, beta_fast=16.0, truncate=False)]
-SPATIAL_FIRST = Sections((22, 22, 20), order="spatial_first")
-READ_BACK = [
-    ("llama", {"rotary_dim": 64}),
-    *(("llama", {"scaling": each}) for each in SCALINGS),
-    ("qwen2_vl_text", {"sections": Sections((16, 24, 24))}),
-    ("qwen3_vl_text", {"sections": Sections((24, 20, 20), order="interleaved")}),
-    ("ernie4_5_vl_moe_text", {"sections": SPATIAL_FIRST, "layout": "interleaved"}),
-]
-
-
-@for_each("model_type, options", READ_BACK)
-def test_to_config_is_read_back(model_type, options):
-    rope = half(base=5e5, **options)
-    block = json.loads(json.dumps(rope.to_config()))
-    if rope.softmax_scale == 1.0:
-        assert from_config(bare(model_type, rope_parameters=block)) == rope
-    if rope.sections is None:
-        keys = {"qk_rope_head_dim": 128, "rope_interleave": False}
-        assert from_config(bare("deepseek_v3", rope_parameters=block, **keys)) == rope
 
 
 def test_every_share_is_read_back():

@@ -200,36 +200,3 @@ def test_yarn_of_servers(engine, is_latent, factor, original, numbers, betas):
     else:
         computed = engines.vllm(arguments, WIDTH, is_latent, 0)
     assert_is(rope, computed, rel=1e-12)
-
-
-@given(
-    st.sampled_from(["su", "longrope", "mrope", "linear", "default"]),
-    st.sampled_from(["type", "rope_type"]),
-    st.booleans(),
-)
-def test_old_names_of_rules_are_read_by_vllm_too(rule, key, nested):
-    """vLLM completes the block of a file with the keys beside it."""
-    block = {key: rule, "factor": 2.0} if rule == "linear" else {key: rule}
-    if rule in ("su", "longrope"):
-        block |= {"short_factor": [1.0] * (WIDTH // 2), "long_factor": [2.0] * (WIDTH // 2)}
-    config = {
-        "model_type": "phi3",
-        "hidden_size": 256,
-        "num_attention_heads": 8,
-        "rope_theta": 1e4,
-        "rope_scaling": block,
-    }
-    config |= {"max_position_embeddings": 8192, "original_max_position_embeddings": 4096}
-    if rule == "mrope":
-        config["model_type"], block["mrope_section"] = "qwen2_vl", [4, 6, 6]
-        del config["original_max_position_embeddings"]
-    overrides = json.dumps({"rope_theta": 5e4})
-    rope = from_config(
-        config, flags=["vllm", "--hf-overrides", overrides], seq_len=5000 if "factor" in str(block) else None
-    )
-    divisor = 2.0 if rule in ("su", "longrope", "linear") else 1.0
-    wanted = (formulas.geometric(1e4, WIDTH) / divisor).tolist()
-    first = rope.inv_freq if rope.axes == 1 else [sum(column) for column in zip(*rope.inv_freq)]
-    found = [w / first[0] for w in first]
-    assert first[0] == pytest.approx(1 / divisor) and len(first) == len(wanted)
-    assert found[1] ** (WIDTH // 2) == pytest.approx(1 / rope.base, rel=1e-9)

@@ -55,21 +55,11 @@ def test_every_channel_goes_to_its_place_and_back(xp, sizes, others, data):
         del options["rotary_dim"]
     if data.draw(st.booleans()):
         options["head_dim"] = head_dim
-    w = random(*shape)
-    result = permute_projection(xp.array(w), to=to, **options)
-    assert tuple(result.shape) == shape
-    assert_numbers(xp, result, np.take(w, order(heads, head_dim, to, first, rotary_dim), axis=axis))
+    w = xp.array(np.arange(np.prod(shape)).reshape(shape) % 127, data.draw(st.sampled_from([*xp.floats, *xp.integers])))
+    result = permute_projection(w, to=to, **options)
+    assert tuple(result.shape) == shape and result.dtype == w.dtype
+    assert_numbers(xp, result, np.take(xp.numpy(w), order(heads, head_dim, to, first, rotary_dim), axis=axis))
     assert_numbers(xp, permute_projection(result, to=other(to), **options), w)
-
-
-def test_every_dtype_is_kept(xp):
-    values = np.arange(28 * 3).reshape(28, 3)  # exact in int8 and in bfloat16
-    for dtype in (*xp.floats, *xp.integers):
-        w = xp.array(values, dtype)
-        for rotary_dim in (14, 6):
-            result = permute_projection(w, num_heads=2, to="half", rotary_dim=rotary_dim)
-            assert result.dtype == w.dtype
-            assert_numbers(xp, result, values[order(2, 14, "half", 0, rotary_dim)])
 
 
 # A checkpoint in one layout, and what the other layout makes of it after a conversion.

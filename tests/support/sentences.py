@@ -73,18 +73,19 @@ def said_of(example):
 
 
 def printed(words, files):
-    """The exit code of the command, its output and its errors."""
+    """The exit code of the command, its output and its errors. One of the files may be its standard input."""
     from rope_xp.cli import main
 
     output, errors = io.StringIO(), io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         of_goldens = {f"{name}.json": json.dumps(config) for name, config in CONFIGS.items() if f"{name}.json" in words}
-        write_files(folder, of_goldens | files)
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        write_files(folder, {"stdin": ""} | of_goldens | files)
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), open("stdin") as stdin:
             try:
-                main(words)
+                with mock.patch("sys.stdin", stdin):
+                    main(words)
             except SystemExit as ended:
-                return f"{ended.code}\n{output.getvalue()}{errors.getvalue()}"
+                return without_folder(f"{ended.code}\n{output.getvalue()}{errors.getvalue()}", folder)
 
 
 def write_files(folder, files):
