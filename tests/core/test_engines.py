@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from rope_xp import LinearScaling, NTKScaling, RotaryEmbedding, Sections, YarnScaling
+from rope_xp import LinearScaling, RotaryEmbedding, Sections, YarnScaling
 from rope_xp.configs import engines
 from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.writers import TARGETS, Options, with_length
+from rope_xp.configs.writers import TARGETS
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.provenance import Provenance, with_provenance
 
@@ -105,21 +105,3 @@ def test_families_with_latent_attention_are_known():
     latent = {name for name, row in FAMILIES.items() if row.is_latent}
     named = {name for name in latent if gguf.ARCHITECTURE_OF.get(name) in gguf.LATENT}
     assert latent - named == {*gguf.OTHER_LATENT}
-
-
-@pytest.mark.parametrize("rule", [LinearScaling(factor=4.0), NTKScaling(factor=4.0), YARN])
-def test_row_8_the_length_of_the_file_is_overridden(rule):
-    """The server ends at the `context_length` of the file. Known of the file itself, it needs no architecture."""
-    rope = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0, scaling=rule)
-    options = Options("qwen2")
-    flags = rope.to_config("llama.cpp", architecture="qwen2")
-    own = ["-c", "16384", "--override-kv", "qwen2.context_length=int:16384"]
-    assert with_length("llama.cpp", flags, 16384, rope, options) == [*flags, *own]
-    metadata = rope.to_config("gguf", architecture="qwen2")
-    assert with_length("gguf", metadata, 16384, rope, options) == {**metadata, "qwen2.context_length": 16384}
-    flags = rope.to_config("llama.cpp")
-    if rule is YARN:  # llama.cpp computes the length from the arguments
-        assert with_length("llama.cpp", flags, 16384, rope) == [*flags, "-c", "16384"]
-    else:
-        with pytest.warns(UserWarning, match="accepts at most the context_length of the file; give the architecture"):
-            assert with_length("llama.cpp", flags, 16384, rope) == [*flags, "-c", "16384"]

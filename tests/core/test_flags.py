@@ -13,7 +13,7 @@ from cases import for_each
 from configs import CONFIGS, GOLDENS, ROWS
 
 from rope_xp import DynamicNTKScaling, LongRopeScaling, compare, from_config
-from rope_xp.configs.readers.command_line import HARMLESS, KNOWN, command_line
+from rope_xp.configs.readers.command_line import HARMLESS, KNOWN
 
 LLAMA = dict(
     model_type="llama", hidden_size=512, num_attention_heads=8, rope_theta=500_000.0, max_position_embeddings=8192
@@ -86,32 +86,6 @@ def each_axis(rope):
 
 
 # Whose arguments they are, and bad input.
-
-
-@for_each("row", ROWS["engines of flags"])
-def test_the_engine_follows_from_the_command_or_the_names(row):
-    found = command_line(row["flags"])
-    assert found.engine == row["engine"]
-    assert not any(name not in KNOWN for name, _ in found.flags)
-
-
-def test_lengths_of_vllm():
-    """A small letter is a power of 1,000, a capital one of 1,024."""
-    lengths = {
-        "1024": 1024,
-        "25.6k": 25_600,
-        "0.5m": 500_000,
-        "1.5g": 1_500_000_000,
-        "auto": None,
-        "AUTO": None,
-        "-1": None,
-    }
-    lengths |= {f"{n}{letter}": n * 1000**power for n in (1, 12) for power, letter in enumerate("kmg", 1)}
-    lengths |= {f"{n}{letter}": n * 1024**power for n in (1, 12) for power, letter in enumerate("KMG", 1)}
-    assert {text: command_line(f"--max-model-len {text}").flags[0][1] for text in lengths} == lengths
-    for text in ("1.5", "1.5K", "1.", "k", "1kk", "-2", "1e3", "1234567890123", "1.1234567k", ""):
-        with pytest.raises(ValueError, match=f"such as 131072 or 128K; got '{text}'"):
-            command_line(["--max-model-len", text])
 
 
 def test_known_names_are_not_harmless():

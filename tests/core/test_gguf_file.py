@@ -4,7 +4,6 @@ import os
 import struct
 from contextlib import nullcontext
 
-import gguf
 import numpy as np
 import pytest
 from gguf.constants import MODEL_ARCH_NAMES
@@ -14,7 +13,7 @@ from rope_xp import from_config
 from rope_xp.configs.readers import gguf_file
 from rope_xp.configs.readers.formats import mapping_of
 from rope_xp.configs.readers.gguf_file import metadata_of_file, read_gguf
-from rope_xp.configs.writers.gguf_architectures import HALF, INTERLEAVED, NO_ROTATION, gguf_layout
+from rope_xp.configs.writers.gguf_architectures import HALF, INTERLEAVED, NO_ROTATION
 
 FACTORS = np.asarray([1.0, 1.5, 4.0, 8.0], np.float32)
 
@@ -129,28 +128,9 @@ def test_bytes_of_the_header_that_are_kept_and_skipped(tmp_path, monkeypatch):
                     assert metadata_of_file(path)["x"] == "abc"
 
 
-def test_a_file_of_big_endian_machines(tmp_path):
-    path = written(tmp_path / "m.gguf", order=gguf.GGUFEndian.BIG)
-    with pytest.raises(ValueError, match=r"in little-endian order; got a file in big-endian order$"):
-        from_config(path)
-
-
 def test_every_architecture_of_the_gguf_package_is_listed_once():
     listed = [name for names in (INTERLEAVED, HALF, NO_ROTATION) for name in names.split()]
     assert sorted(listed) == sorted({*MODEL_ARCH_NAMES.values(), "deepseek32"})  # which a newer version has
-
-
-@pytest.mark.parametrize(
-    "architecture, layout", [("llama", "interleaved"), ("qwen2", "half"), ("bloom", None), ("bert", None), (1, None)]
-)
-def test_layout_of_an_architecture(architecture, layout):
-    assert gguf_layout({"general.architecture": architecture}) == layout
-
-
-def test_layout_of_glm4():
-    glm4 = {"general.architecture": "glm4"}
-    assert gguf_layout(glm4) == "interleaved"
-    assert gguf_layout(glm4 | {"glm4.rope.dimension_sections": [8, 12, 12, 0]}) == "half"
 
 
 def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, monkeypatch):

@@ -183,17 +183,6 @@ def test_results_are_where_they_should_be(xp):
         assert xp.dtype_of(one.positions) == xp.dtype_of(one.delta) == "int32" and tuple(one.delta.shape) == ()
 
 
-def test_nothing_is_a_prompt():
-    for empty in ([], np.zeros(0, dtype=np.int8)):
-        found, delta = positions.qwen2_vl(empty, [], np.zeros((0, 3), dtype=np.int64))
-        assert found.shape == (3, 0) and delta == 0
-    found, delta = positions.qwen3_vl([[0, 1], [0, 0]], mask=[[0, 0], [0, 1]])
-    assert (found == 0).all() and delta.tolist() == [0, 0]
-    assert positions.prompt([]).positions.shape == (3, 0)
-    found, delta = positions.hunyuan_vl([], compat="transformers")
-    assert found.shape == (4, 0) and delta == 0
-
-
 def test_lists_hold_numbers_of_any_kind():
     types, mask = [[0, 1, 1, 3], [0, 0, 0, 1]], [[1, 1, 1, 1], [0, 2, 0, 1]]
     grids = [[1, 2, 4], [1, 2, 2]]

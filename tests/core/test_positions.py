@@ -323,16 +323,3 @@ def test_padding_fills_int32():
         assert positions.join(host, total=2, padding=padding).tolist() == [[0, padding]]
         with pytest.raises(ValueError, match="padding must fit in int32; got "):
             positions.join(host, total=2, padding=padding + (1 if padding > 0 else -1))
-
-
-def test_arguments_have_names():
-    tokens = np.arange(4)
-    assert positions.consecutive(seq=4, offset=0).tolist() == [*tokens]
-    assert positions.from_mask(mask=np.ones(4, bool)).tolist() == [*tokens]
-    assert positions.from_lengths(lengths=[4], total=4).tolist() == [*tokens]
-    assert positions.from_cu_seqlens(cu_seqlens=[0, 4], total=4).tolist() == [*tokens]
-    assert positions.context_parallel(seq=4, rank=0, size=1).tolist() == [*tokens]
-    assert positions.prompt(runs=[4]).positions[0].tolist() == [*tokens]
-    families = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_omni", "ernie4_5_vl", "hunyuan_vl")
-    for build in (getattr(positions, name) for name in families):
-        assert build(token_types=[0] * 4, image_grids=[]).positions[0].tolist() == [*tokens]

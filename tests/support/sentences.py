@@ -30,7 +30,7 @@ from unittest import mock
 import numpy as np
 from configs import CONFIGS, at, in_lines, record, recorded, value_of, with_12_digits
 
-import rope_xp
+import rope_xp.configs.readers.command_line
 from rope_xp import RotaryEmbedding, from_config, identify_checkpoint
 from rope_xp.configs.readers import gguf_file
 
