@@ -171,14 +171,6 @@ def test_provenance_is_no_part_of_the_value():
     assert remarked.describe() == stated.describe() + "\nremark            one\nremark            two"
 
 
-def test_layers_without_rotation_are_none():
-    """A 1 for each layer that is rotated. tests/goldens/layer_types.json has the families without such keys."""
-    for row in ROWS["rotated layers"]:
-        config = of(row["model_type"], 16, attention_head_dim=16, **FEW_HEADS, **row["keys"])
-        ropes = [from_config(config, layer=layer) for layer in range(len(row["rotated"]))]
-        assert "".join("01"[rope is not None] for rope in ropes) == row["rotated"], row
-
-
 # Widths that are enough for most families, and what the others need.
 SIX_HEADS = "num_heads n_head speech_encoder_attention_heads num_attention_heads"
 ENOUGH = {
@@ -217,16 +209,6 @@ def test_the_table_is_whole():
             rope = from_config(config, layer_type=label, compat=compat)
             only_if, without = family.layers.only_if, family.of_type(label).defaults.get("rope_parameters", {}) is None
             assert (rope is None) == (without or (only_if is not None and family.default(only_if[0]) != only_if[1]))
-
-
-def test_what_a_family_means_for_each_layer():
-    """As the classes' own sources say. No config states a base or a share unless its keys do."""
-    for row in ROWS["layers"]:
-        config = of(row["model_type"], **{**HEADS, **row["keys"]})
-        # Gemma 4 takes the last layer for full attention, also if all types are said to slide.
-        for more in ({}, UPSTREAM) if row["keys"] == {"layer_types": [SLIDING] * 8} else ({},):
-            for layer, embedding in row["embeddings"]:
-                assert from_config(config, layer=layer, **more) == value_of(embedding), row
 
 
 def test_indexers_of_sparse_attention():

@@ -125,10 +125,3 @@ def test_a_config_of_transformers_is_in_no_other_format(name):
 
     found = format_of(CONFIGS[name])
     assert (found is None) == (name != "llama-3.2-1b-mlx")
-
-
-def test_layers_of_gguf_files():
-    """The base of each layer, null where it is not rotated: `src/models` of llama.cpp."""
-    for row in ROWS["layers of GGUF files"]:
-        ropes = [from_config(row["metadata"], layer=layer) for layer in range(len(row["bases"]))]
-        assert [rope and rope.base for rope in ropes] == row["bases"], row

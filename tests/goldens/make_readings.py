@@ -14,6 +14,8 @@ from configs import record, recorded
 
 from rope_xp.configs.families.model_types import FAMILIES
 
-record("readings", recorded("readings") | {"Defaults of families.": [{"family": name} for name in FAMILIES]})
+keys = {"num_hidden_layers": 8}, {"num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 16}
+families = [{"config": {"model_type": name, **each}, "layers": 8} for name in FAMILIES for each in keys]
+record("readings", recorded("readings") | {"Defaults of families.": families})
 for name in ("examples", "commands", "checkpoints", "readings"):
     sentences.write(name)

@@ -7,7 +7,7 @@ An example is one of these:
   changes: a path and the value there, or a path alone, which is left out;
 - a line of the command, in a folder with the configs that it names;
 - the files of a checkpoint, of a config, or of a GGUF file whose header has small limits;
-- a family, of which configs state next to nothing.
+- a config and a number of layers, of which each is read.
 
 `goldens/readings.json` has random ones: of thousands, those that together run most lines of the readers and writers.
 """
@@ -61,8 +61,8 @@ def said_of(example):
         functions = {"is_config": from_config, "is_header": header_of}
         function = next((functions[key] for key in functions if key in example), identify_checkpoint)
         return of_files(function, example["files"], example["path"])
-    if "family" in example:
-        return with_12_digits(of_family(example["family"]))
+    if "layers" in example:
+        return of_layers(example)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -122,17 +122,16 @@ def header_of(path):
         return {**gguf_file.metadata_of_file(path), "tensors": gguf_file.read_gguf(path).tensors}
 
 
-def of_family(name):
-    """Each embedding of a config that states no more than it must: what the family's defaults make of it."""
+def of_layers(example):
+    """The embeddings of layers, each with its layers."""
     found = {}
-    for sizes in ({}, {"hidden_size": 1024, "num_attention_heads": 16}):
-        for layer in range(8):
-            try:
-                rope = from_config({"model_type": name, "num_hidden_layers": 8, **sizes}, layer=layer)
-                found[repr(rope)[:300]] = None
-            except ValueError as error:
-                found[str(error)[:150]] = None
-    return " | ".join(found)
+    for layer in range(example["layers"]):
+        try:
+            text = repr(from_config(config_of(example), layer=layer, **example.get("options", {})))[:300]
+        except ValueError as error:
+            text = str(error)[:150]
+        found.setdefault(text, []).append(str(layer))
+    return with_12_digits(" | ".join(f"{','.join(layers)}: {text}" for text, layers in found.items()))
 
 
 def without_folder(text, folder):
