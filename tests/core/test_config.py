@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import for_each
-from configs import ROWS, value_of
 
 from rope_xp import (
     DynamicNTKScaling,
@@ -209,26 +208,6 @@ def test_the_table_is_whole():
             rope = from_config(config, layer_type=label, compat=compat)
             only_if, without = family.layers.only_if, family.of_type(label).defaults.get("rope_parameters", {}) is None
             assert (rope is None) == (without or (only_if is not None and family.default(only_if[0]) != only_if[1]))
-
-
-def test_indexers_of_sparse_attention():
-    """As the classes of test_indexers.py compute it. The description of the attention says how its indexer rotates."""
-    for row in ROWS["indexers"]:
-        if "layers" in row:  # a 1 for each layer that has an indexer of its own
-            ropes = [read(row, part="indexer", layer=layer) for layer in range(len(row["layers"]))]
-            assert "".join("01"[rope is not None] for rope in ropes) == row["layers"], row
-            continue
-        wanted = value_of(row["embedding"])
-        assert read(row, part="indexer", layer=row.get("layer")) == wanted, row
-        attention = read(row, layer=row.get("layer", 1))
-        notes = [line for line in one_line(attention.describe() if attention else "") if line.startswith("indexer")]
-        assert len(notes) == (wanted is not None), row
-        if wanted is not None:
-            same = "the same" if wanted.layout == attention.layout else "another layout than the attention"
-            which = (
-                f"the {'last' if wanted.first_channel else 'first'} {wanted.rotary_dim} of {wanted.head_dim} channels"
-            )
-            assert f"layout {wanted.layout} ({same}), {which}:" in notes[0], row
 
 
 def test_every_family_has_one_row():

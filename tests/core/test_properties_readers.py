@@ -31,41 +31,41 @@ def words(rope):
     return " | ".join(rope._provenance.remarks)
 
 
+def metadata_of(name, base, **others):
+    """The metadata of a GGUF file with heads of 32 channels."""
+    own = {"attention.head_count": 4, "embedding_length": 4 * WIDTH, "rope.dimension_count": WIDTH}
+    own |= {} if name in WITH_LATENT else {"attention.key_length": WIDTH}
+    own |= {"rope.freq_base": f32(base), "context_length": others.get("length", 8192)}
+    own |= {f"rope.scaling.{key}": value for key, value in others.get("scaling", {}).items()}
+    tensors = {f"{key}.weight": [f32(each) for each in value] for key, value in others.get("tensors", {}).items()}
+    return {"general.architecture": name, **{f"{name}.{key}": value for key, value in own.items()}, **tensors}
+
+
 @st.composite
 def files(draw):
-    """The metadata of a GGUF file: a rule with its numbers, and the length for which it is read."""
+    """The metadata of a file: a rule with its numbers, and the length for which it is read."""
     name = draw(st.sampled_from(ARCHITECTURES))
     original, factor = draw(st.integers(256, 9999)), draw(st.integers(2, 40)) * draw(st.sampled_from([1.0, 0.75]))
-    found = {"general.architecture": name, f"{name}.attention.head_count": 4, f"{name}.embedding_length": 4 * WIDTH}
-    found[f"{name}.rope.dimension_count"] = WIDTH
-    if name not in WITH_LATENT:
-        found[f"{name}.attention.key_length"] = WIDTH
-    found[f"{name}.rope.freq_base"] = f32(draw(st.floats(100.0, 1e6)))
-    found[f"{name}.context_length"] = int(original * factor)
-    rules = ["none", "linear", "yarn", "yarn", "longrope", "factors"]
+    scaling, tensors = {}, {}
     # With latent attention, the factor of linear scaling would multiply the softmax scale, which is refused.
-    rule = draw(st.sampled_from([each for each in rules if each != "linear" or name not in WITH_LATENT]))
-    scaling = f"{name}.rope.scaling"
-    if rule in ("none", "linear"):
-        found[f"{scaling}.type"] = rule
-    if rule in ("linear", "yarn"):
-        found[f"{scaling}.factor"] = f32(factor)
+    rules = ["none", "yarn", "yarn", "longrope", "factors"] + ["linear"] * (name not in WITH_LATENT)
+    rule = draw(st.sampled_from(rules))
+    if rule in ("none", "linear", "yarn"):
+        scaling = {"type": rule} | ({} if rule == "none" else {"factor": f32(factor)})
     if rule == "yarn":
-        found[f"{scaling}.type"] = rule
-        found[f"{scaling}.original_context_length"] = original
-        if draw(st.booleans()) and name in WITH_LATENT:
-            found[f"{scaling}.yarn_log_multiplier"] = f32(draw(st.floats(0.02, 0.15)))
-        elif draw(st.booleans()) and name not in WITH_LATENT:
-            found[f"{scaling}.attn_factor"] = f32(draw(st.floats(0.6, 1.5)))
+        scaling["original_context_length"] = original
+        more = ("yarn_log_multiplier", 0.02, 0.15) if name in WITH_LATENT else ("attn_factor", 0.6, 1.5)
+        scaling |= {more[0]: f32(draw(st.floats(*more[1:])))} if draw(st.booleans()) else {}
     if rule == "longrope" and name == "phi3":
-        found[f"{scaling}.original_context_length"] = original
         for each in ("long", "short"):
             ends = draw(st.tuples(st.floats(1.0, 2.0), st.floats(2.0, 20.0)))
-            found[f"rope_factors_{each}.weight"] = [f32(v) for v in np.linspace(*ends, WIDTH // 2)]
-        found[f"{scaling}.attn_factor"] = f32(draw(st.floats(1.0, 1.5)))
+            tensors[f"rope_factors_{each}"] = np.linspace(*ends, WIDTH // 2)
+        scaling = {"original_context_length": original, "attn_factor": f32(draw(st.floats(1.0, 1.5)))}
     if rule == "factors" and name == "llama":
-        found["rope_freqs.weight"] = [f32(draw(st.floats(1.0, 9.0))) for _ in range(WIDTH // 2)]
-    return found, draw(st.sampled_from([original, original + 1, int(original * factor)]))
+        tensors["rope_freqs"] = [draw(st.floats(1.0, 9.0)) for _ in range(WIDTH // 2)]
+    length = int(original * factor)
+    found = metadata_of(name, draw(st.floats(100.0, 1e6)), length=length, scaling=scaling, tensors=tensors)
+    return found, draw(st.sampled_from([original, original + 1, length]))
 
 
 @given(files())
@@ -90,32 +90,14 @@ def test_factors_of_published_rules_are_named(factor, high, noise, is_llama, bas
     else:
         wanted = ProportionalScaling(partial_rotary_factor=0.25, factor=f32(factor))
         divisors = [f32(factor)] * (WIDTH // 8) + [1e30] * (3 * WIDTH // 8)
-    metadata = {
-        "general.architecture": "llama",
-        "llama.attention.head_count": 4,
-        "llama.embedding_length": 4 * WIDTH,
-        "llama.rope.dimension_count": WIDTH,
-        "llama.rope.freq_base": f32(base),
-        "rope_freqs.weight": [f32(each * (1.0 + noise * (-1) ** j)) for j, each in enumerate(divisors)],
-    }
-    rope = from_config(metadata)
+    noisy = [each * (1.0 + noise * (-1) ** j) for j, each in enumerate(divisors)]
+    rope = from_config(metadata_of("llama", base, tensors={"rope_freqs": noisy}))
     assert rope.inv_freq == pytest.approx(
         [w / d if d < 1e30 else 0.0 for w, d in zip(freqs, divisors)], rel=1e-6, abs=1e-25
     )
     if noise == 0.0:
         assert type(rope.scaling) is type(wanted)
         assert f"rope_freqs.weight has the factors of {rope.scaling.describe()}" in words(rope)
-
-
-FILE = {
-    "general.architecture": "qwen2",
-    "qwen2.attention.key_length": WIDTH,
-    "qwen2.attention.head_count": 4,
-    "qwen2.embedding_length": 4 * WIDTH,
-    "qwen2.rope.dimension_count": WIDTH,
-    "qwen2.rope.freq_base": 1_000_000.0,
-    "qwen2.context_length": 4096,
-}
 
 
 @given(
@@ -136,10 +118,8 @@ FILE = {
 )
 def test_arguments_of_llama_cpp(flags, kind, is_yarn_in_file, mix, attention):
     """`--yarn-ext-factor` decides whether the rule is YaRN; `--yarn-attn-factor` changes nothing with YaRN."""
-    file = dict(FILE)
-    if is_yarn_in_file:
-        rule = {"type": "yarn", "factor": 4.0, "original_context_length": 2048}
-        file |= {f"qwen2.rope.scaling.{key}": value for key, value in rule.items()}
+    rule = {"type": "yarn", "factor": 4.0, "original_context_length": 2048} if is_yarn_in_file else {}
+    file = metadata_of("qwen2", 1_000_000.0, length=4096, scaling=rule)
     given_kind = kind or file.get("qwen2.rope.scaling.type", "linear")
     effective = given_kind if mix in (None, -1.0) else "yarn" if mix == 1.0 else given_kind.replace("yarn", "linear")
     arguments = [text for flag, value in flags.items() for text in (flag, str(value))]

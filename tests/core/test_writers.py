@@ -295,28 +295,6 @@ def rows_of(target, refused):
     return [{"target": target, "property": words, "goldens": [*names]} for words, names in goldens.items()]
 
 
-def test_layers_that_differ_need_a_place_each():
-    """Programs with one setting for all layers refuse that of one type, and so do flags that leave other types."""
-    config = CONFIGS["gemma-3-1b-it"]
-    for layers in ({"layer_type": "sliding_attention"}, {"layer": 0}, {"layer": 5}, {"layer_type": "full_attention"}):
-        rope = from_config(config, **layers)
-        is_full = layers in ({"layer": 5}, {"layer_type": "full_attention"})
-        for target, writer in TARGETS.items():
-            for each in (rope, rope.replace(base=5000.0)):
-                if writer.layers == "all" or (writer.layers == "full_attention" and not is_full):
-                    wanted = (
-                        "all layers must have the same embedding" if writer.layers == "all" else "layer_type must be"
-                    )
-                    with pytest.raises(ValueError, match=wanted):
-                        each.to_config(target)
-                elif target == "vllm":
-                    with pytest.raises(ValueError, match="must have one block for each type of layers"):
-                        each.to_config(target)
-                else:
-                    each.to_config(target)
-    assert from_config(CONFIGS["qwen3-8b-yarn"], layer=3)._provenance.layer_type == ""
-
-
 def test_keys_of_types_of_layers_are_joined_where_they_do_not_differ():
     keys = {"a": 1, "text_config": {"b": 2, "rope_parameters": {"full": {"c": 3}}}, "rope_scaling": {"factor": 2.0}}
     other = {"a": 1, "text_config": {"d": 4, "rope_parameters": {"sliding": {"c": 5}}}, "e": 6}
@@ -437,14 +415,6 @@ def test_what_is_written_for_other_values(target, options, arguments):
     rope = half(**options)
     written = rope.to_config(target, **arguments)
     assert_is_written(rope, target, arguments, written, FLOAT32 if target in LLAMA_CPP else EXACT)
-
-
-FLAGS = "--rope-freq-base 1000000 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768"
-
-
-def test_the_model_card_of_qwen():
-    config = CONFIGS["qwen2.5-7b-instruct-yarn"]
-    assert " ".join(from_config(config).to_config("llama.cpp")) == FLAGS
 
 
 def test_architectures_of_families_are_rotary():

@@ -142,12 +142,8 @@ def vllm(arguments, width, is_latent, length):
     """`get_rope` of vLLM. For latent attention, the model replaces the rule "yarn" by "deepseek_yarn"."""
     assert arguments[0] == "--hf-overrides"
     keys, block = overrides_of(arguments)
-    base, rule, factor, alpha, magnitude, softmax = (
-        block["rope_theta"],
-        block["rope_type"],
-        block.get("factor"),
-        *[1.0] * 3,
-    )
+    base, rule, factor = block["rope_theta"], block["rope_type"], block.get("factor")
+    alpha, magnitude, softmax = 1.0, 1.0, 1.0
     is_long = length > block.get(ORIGINAL, inf)
     if rule == "ntk":
         return formulas.mixed_ntk(base, width, factor, block["mixed_b"]), 1.0, 1.0
@@ -183,12 +179,8 @@ def served(arguments, head_dim, is_latent, length):
     keys, block = overrides_of(arguments)
     is_sglang = arguments[0] == "--json-model-override-args"
     assert is_sglang or arguments[0] == "--hf-overrides"
-    base, rule, factor, alpha, magnitude, softmax = (
-        block["rope_theta"],
-        block["rope_type"],
-        block.get("factor"),
-        *[1.0] * 3,
-    )
+    base, rule, factor = block["rope_theta"], block["rope_type"], block.get("factor")
+    alpha, magnitude, softmax = 1.0, 1.0, 1.0
     assert rule != "proportional"
     is_long = length > block.get(ORIGINAL, inf)
     if rule == "dynamic" and is_sglang:  # for factor * max_position_embeddings tokens, or as the block says
