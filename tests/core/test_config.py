@@ -33,18 +33,14 @@ from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.parts import PARTS
 from rope_xp.provenance import Provenance, with_provenance
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL = "full_attention"
 LENGTH, SHARE = "original_max_position_embeddings", "partial_rotary_factor"
 ORIGINAL = {LENGTH: 2048}
 YARN = {"factor": 4.0, **ORIGINAL}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ORIGINAL}
 FACTORS = {"short_factor": [1.0] * 64, "long_factor": [4.0] * 64}
 LONG = {**FACTORS, "factor": 4.0, **ORIGINAL}
-DEFAULT = {"rope_type": "default"}
 LINEAR = {"rope_type": "linear", "factor": 8.0}
-HEADS = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 8}
-FEW_HEADS = {"hidden_size": 64, "num_attention_heads": 4}
-UPSTREAM = {"compat": "transformers"}
 
 
 def of(model_type, head_dim=None, **keys):
@@ -68,16 +64,6 @@ def half(head_dim=128, base=1e4, **options):
 LLAMA = bare()
 
 
-def read(row, **more):
-    """The embedding of a row of tests/goldens/rows.json: a config, and arguments if there are any."""
-    return from_config(row["config"], **{**row.get("options", {}), **more})
-
-
-def one_line(text):
-    """The rows of a description, each on one line."""
-    return re.sub(r"\n +", " ", text).splitlines()
-
-
 def words(text):
     """A text without its line breaks."""
     return " ".join(text.split())
@@ -93,7 +79,7 @@ RULES = [
     ({"rope_type": "dynamic", "alpha": 50.0}, NTKScaling(factor=50.0)),
     ({"rope_type": "ntk", "factor": 4.0, "mixed_b": 0.6}, MixedNTKScaling(factor=4.0, mixed_b=0.6)),
     ({"rope_type": "proportional", SHARE: 0.5}, ProportionalScaling(partial_rotary_factor=0.5)),
-    (DEFAULT, None),
+    ({"rope_type": "default"}, None),
 ]
 
 

@@ -95,12 +95,6 @@ def test_augment(xp):
         assert np.abs((draws + 1) / 2 - np.arange(2000) / 2000).max() < 2.7 / math.sqrt(2000)
 
 
-def test_a_generator_moves_on():
-    source = np.random.default_rng(0)
-    one, other = (augment(normalized(2, 2), source, shift=1.0) for _ in range(2))
-    assert (one != other).all()
-
-
 def test_positions_lie_on_the_device_of_like(xp):
     elsewhere = {"strict": [array_api_strict.Device("device1")], "torch": ["meta"]}
     for device in elsewhere.get(xp.name, ()):
@@ -141,12 +135,6 @@ def test_one_program_for_images_of_any_size(xp):
     roundings = 2 if xp.name == "jax" else 1
     for result, truth in zip(results, of_an_image(np.zeros((6, 11)))):
         assert_positions(xp, result, truth, roundings=2 * roundings)
-
-
-def test_numpy_is_the_default():
-    assert isinstance(grid(2, 2, step=0.5), np.ndarray) and isinstance(normalized(2), np.ndarray)
-    assert isinstance(join(1, grid(2)), np.ndarray)
-    assert grid(np.int8(100), np.asarray([1, 2]), start=np.int8(100), axes=(np.int64(0),)).max() == 199
 
 
 def calls():

@@ -50,15 +50,6 @@ def test_consecutive(xp, seq, offset, axes, offsets):
     assert_positions(xp, found, rows if axes is None else np.tile(rows, (axes, 1, 1)))
 
 
-@pytest.mark.parametrize("seq", [1, 2, 100])
-def test_positions_end_where_int32_ends(seq):
-    for last, sign in ((2**31 - 1, 1), (-(2**31), -1)):
-        first = last - seq + 1 if sign > 0 else last
-        assert int(positions.consecutive(seq, first)[-1 if sign > 0 else 0]) == last
-        with pytest.raises(ValueError, match=r"must fit in int32; got offset="):
-            positions.consecutive(seq, first + sign)
-
-
 def test_consecutive_never_wraps(xp):
     """An array that cannot be read ends at the greatest integer of its dtype; NumPy's is refused (bad_input)."""
     for bits in {32, 64} & {int(name.removeprefix("int")) for name in xp.integers if name.startswith("int")}:
@@ -193,7 +184,11 @@ def test_ranks_and_boundaries_of_64_bits(xp):
 
 
 def test_numpy_is_the_default_and_its_counts_do_not_wrap():
-    assert isinstance(positions.from_lengths([2]), np.ndarray)
+    grid = positions.grid(np.int8(100), np.asarray([1, 2]), start=np.int8(100), axes=(np.int64(0),))
+    halves = positions.grid(2, 2, step=0.5)
+    for each in (positions.from_lengths([2]), halves, positions.normalized(2), positions.join(1, grid)):
+        assert isinstance(each, np.ndarray)
+    assert grid.max() == 199
     assert_positions(LIBRARIES["numpy"], positions.consecutive(np.int8(100), np.int8(100)), np.arange(100, 200))
     assert_positions(LIBRARIES["numpy"], positions.context_parallel(np.int8(100), np.int8(99), np.int8(100)), [99])
     assert positions.grid(np.int8(100), np.int8(2)).shape == (2, 200)
@@ -308,12 +303,6 @@ def test_joined_parts_have_the_widest_dtype():
     for one, other in itertools.product(order, order):
         joined = positions.join(np.zeros(1, one), np.zeros(1, other))
         assert joined.dtype == max(one, other, key=order.index)
-
-
-def test_offsets_are_integers(xp):
-    for offset in (np.asarray(0.5), np.asarray([1.0, 2.0])):
-        with pytest.raises(TypeError, match=r"^consecutive: offset must "):
-            positions.consecutive(3, xp.array(offset, "float32"))
 
 
 def test_padding_fills_int32():

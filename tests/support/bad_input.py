@@ -275,6 +275,8 @@ def builders(xp):
             (partial(call, each), r"^\w+: \w+ must be an array of integers .*; got float")
             for each in (np.ones(3), xp.array(np.ones(3), "float32"))
             for call in (
+                lambda reals: consecutive(3, reals),
+                lambda reals: consecutive(3, reals[0]),
                 lambda reals: from_lengths(reals, 3),
                 lambda reals: from_cu_seqlens(reals, 3),
                 lambda reals: context_parallel(8, reals[0], 2),
