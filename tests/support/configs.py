@@ -23,9 +23,12 @@ def laid_out(found, depth=1):
     text = json.dumps(found)
     if len(text) < 110 - depth or not isinstance(found, (dict, list, tuple)):
         return text
-    is_dict, begin = isinstance(found, dict), "\n" + " " * depth
-    rows = [f"{json.dumps(key)}: " * is_dict + laid_out(found[key] if is_dict else key, depth + 1) for key in found]
-    return "[{"[is_dict] + begin + f",{begin}".join(rows) + begin[:-1] + "]}"[is_dict]
+    if isinstance(found, dict):
+        rows, ends = [f"{json.dumps(key)}: {laid_out(each, depth + 1)}" for key, each in found.items()], "{}"
+    else:
+        rows, ends = [laid_out(each, depth + 1) for each in found], "[]"
+    begin = "\n" + " " * depth
+    return ends[0] + begin + f",{begin}".join(rows) + begin[:-1] + ends[1]
 
 
 def in_lines(text):
