@@ -3,26 +3,17 @@
 import json
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
-import pytest
 from cases import for_each
 from configs import CONFIGS, GOLDENS, ROWS
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import embedding, random
 
-from rope_xp import (
-    XPos,
-    YarnScaling,
-    from_config,
-)
+from rope_xp import XPos, from_config
 from rope_xp.frequencies import Scaling, geometric
 from rope_xp.reports import Report, Section, Table
-
-TRAINED = 2048
-LENGTH = {"original_max_position_embeddings": TRAINED}
 
 
 @dataclass(frozen=True)
@@ -36,41 +27,8 @@ class Halved(Scaling):
 
 
 def test_a_rule_of_a_user_needs_no_factor():
-    report = embedding(scaling=Halved(TRAINED)).explain(context=8192)
-    assert (report.trained_length, {band.treatment for band in report.bands}) == (TRAINED, {"interpolated"})
-
-
-@pytest.mark.parametrize("context", [1, 700, 131_072, 2**24 + 2**13, 2**40])
-@pytest.mark.parametrize("inv_freq", [(1.0, 0.211, 0.0447, 0.00946), ((0.9, 0.3), (1.0, 1.0))])
-def test_the_error_of_float32(context, inv_freq):
-    """The products of float32 against exact fractions, at the last positions: the largest error of all pairs."""
-    errors = {0: Fraction(0)}
-    for position in range(max(context - 1024, 0), context):
-        for pair, w in enumerate(inv_freq if isinstance(inv_freq[0], float) else inv_freq[0]):
-            product = float(np.float32(position) * np.float32(w))
-            errors[pair] = max(abs(Fraction(product) - position * Fraction(w)), errors.get(pair, Fraction(0)))
-    found = embedding(base=None, inv_freq=inv_freq).explain(context).float32_error
-    # The products in float64 are rounded: 2**-53 of the phase.
-    assert found.radians == pytest.approx(float(max(errors.values())), abs=context * 2.0**-52)
-    assert found.pair == max(errors, key=errors.__getitem__)
-
-
-@pytest.mark.parametrize("rotary_dim", [14, 6])
-def test_what_the_attention_factor_does_to_scores(rotary_dim):
-    """Measured: scores with and without it."""
-    rope = embedding(scaling=YarnScaling(factor=16.0, **LENGTH), rotary_dim=rotary_dim)
-    q, k = random(5, 14), random(5, 14, seed=1)
-    pairs = np.r_[:rotary_dim]
-    scores = [np.sum(each(q, seq_dim=0)[:, pairs] * each(k, seq_dim=0)[:, pairs], -1) for each in (rope, without(rope))]
-    report = rope.explain()
-    np.testing.assert_allclose(scores[0] / scores[1], report.score_factor, rtol=1e-4)
-    assert f"by its square, {report.score_factor:.6g}" in words(report)
-    assert ("the other 8 channels does not change" in words(report)) == (rotary_dim == 6)
-
-
-def without(rope):
-    """The same frequencies, with an attention factor of 1."""
-    return rope.replace(base=None, scaling=None, inv_freq=rope.inv_freq, attention_factor=None)
+    report = embedding(scaling=Halved(2048)).explain(context=8192)
+    assert (report.trained_length, {band.treatment for band in report.bands}) == (2048, {"interpolated"})
 
 
 def words(report):

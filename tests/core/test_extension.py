@@ -1,7 +1,6 @@
 """`extend`: sound parameters for each rule, never scaled twice, and the report of the rules to choose from."""
 
 import json
-from dataclasses import replace
 from itertools import product
 
 import engines
@@ -83,35 +82,3 @@ def test_nothing_is_scaled_twice(before, after):
     assert text.startswith(f"by {after}, from 4,096 to 32,768 tokens. Its scaling was removed first: ")
     assert first.scaling.describe() in text
     assert bool(second.explain().warnings) == (after in ("dynamic", "longrope"))  # those of cached keys
-
-
-YARN = replace(RULES["yarn"], factor=2.0)
-
-
-@pytest.mark.parametrize("rope", [PLAIN, KINDS[2], PLAIN.replace(base=500_000.0, scaling=YARN)], ids=repr)
-def test_choices_count_the_pairs_of_this_value(rope):
-    choices = rope.extend(TO, trained_length=TRAINED)
-    before = np.abs(np.asarray(rope.replace(scaling=None).inv_freq)).reshape(-1, 32).sum(axis=0)
-    incomplete = before * TRAINED < 2 * np.pi
-    assert (choices.trained, choices.to, choices.factor) == (TRAINED, TO, 8.0)
-    assert (choices.pairs, choices.incomplete) == (32, incomplete.sum()) and 0 < incomplete.sum() < 32
-    assert [each.rule for each in choices.choices] == list(RULES)
-    without_lists = [each for each in choices.choices if each.rule != "longrope"]
-    for each in without_lists:
-        assert each.rope == extended(rope.replace(scaling=None), each.rule) and not each.refusal
-        after = np.abs(np.asarray(each.rope.inv_freq)).reshape(-1, 32).sum(axis=0)
-        divisors = before / after
-        kept, full = np.isclose(divisors, 1.0, rtol=1e-9), divisors >= 8.0 - 1e-9
-        assert (each.kept, each.blended, each.interpolated) == (kept.sum(), 32 - kept.sum() - full.sum(), full.sum())
-        explained = [band.treatment for band in each.rope.explain().bands for _ in band.pairs]
-        for treatment in ("kept", "blended", "interpolated"):
-            assert explained.count(treatment) == getattr(each, treatment), (each.rule, treatment)
-        assert (each.least_divisor, each.greatest_divisor) == pytest.approx((divisors.min(), divisors.max()))
-        assert each.new_angles == (incomplete & (after * TO > before * TRAINED * (1 + 1e-9))).sum()
-        assert each.attention_factor == each.rope.attention_factor
-    of_rule = {each.rule: each for each in choices.choices}
-    assert of_rule["ntk"].new_angles > 0 == of_rule["linear"].new_angles
-    assert (of_rule["linear"].kept, of_rule["linear"].interpolated) == (0, 32)
-    assert of_rule["yarn"].attention_factor == pytest.approx(0.1 * np.log(8) + 1)
-    assert of_rule["longrope"].rope is None and "must be given" in of_rule["longrope"].refusal
-    assert bool(choices.warnings) == (rope.scaling is not None)

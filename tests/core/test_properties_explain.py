@@ -1,6 +1,8 @@
 """explain and extend: their numbers, and the numbers in their texts, are those of formulas for random values."""
 
 import re
+from collections import Counter
+from fractions import Fraction
 from math import ceil, inf, log, pi
 
 import formulas
@@ -122,15 +124,24 @@ def extent(numbers):
     return min(numbers), max(numbers)
 
 
-@given(bases, widths, st.integers(1, 2**26))
-def test_rounded_phases(base, width, context):
-    """float32 products at the last positions, by NumPy's own float32; bfloat16 has 8 significant bits."""
-    report = RotaryEmbedding(head_dim=width, layout="half", base=base).explain(context)
-    positions = np.arange(max(context - 1024, 0), context)[:, None]
-    w = np.asarray(unscaled(base, width))
-    errors = np.abs((positions.astype(np.float32) * w.astype(np.float32)).astype(np.longdouble) - positions * w)
-    assert report.float32_error.radians == pytest.approx(float(errors.max()), rel=1e-4, abs=context * 2.0**-50)
-    assert errors[:, report.float32_error.pair].max() >= errors.max() * (1 - 1e-4) - context * 2.0**-50
+@given(
+    st.lists(st.floats(1e-4, 2.0) | st.sampled_from([1.0, 0.5, 0.25]), min_size=1, max_size=4),
+    st.integers(1, 2**26) | st.sampled_from([1, 131_072, 2**24 + 2**13, 2**40]),
+    st.booleans(),
+)
+def test_rounded_phases(w, context, two_axes):
+    """Products of float32 at the last positions against exact fractions; bfloat16 has 8 significant bits."""
+    rows = (w, [1.0] * len(w)) if two_axes else (w,)
+    report = RotaryEmbedding(head_dim=2 * len(w), layout="half", inv_freq=rows if two_axes else w).explain(context)
+    positions, errors = range(max(context - 1024, 0), context), [0] * len(w)
+    for pair, each in ((pair, each) for row in rows for pair, each in enumerate(row)):
+        products = np.asarray(positions, np.float32) * np.float32(each)
+        found = max(abs(Fraction(float(a)) - p * Fraction(each)) for a, p in zip(products, positions))
+        errors[pair] = max(errors[pair], found)
+    # The products in float64 are rounded: 2**-53 of the phase.
+    rounding = context * 2.0**-51
+    assert report.float32_error.radians == pytest.approx(float(max(errors)), abs=rounding)
+    assert errors[report.float32_error.pair] >= max(errors) - rounding
     last, step = context - 1, 1
     while last >= 256 * step:
         step *= 2
@@ -138,10 +149,12 @@ def test_rounded_phases(base, width, context):
     text = " ".join(str(report).split())
     assert f"{'In the last 1,024 positions below' if context > 1024 else 'Below position'} {context:,}, " in text
     assert (f"multiples of {step:,}." in text) == (step > 1)
+    radians, pair = report.float32_error
+    assert (f"wrong by up to {radians:.2g} radians (pair {pair})." if radians else "is exact.") in text
 
 
-@given(bases, widths, lengths, st.floats(1.1, 50.0))
-def test_choices_are_those_of_the_formulas(base, width, trained, ratio):
+@given(bases, widths, lengths, st.floats(1.1, 50.0), st.sampled_from(["plain", "reversed", "axes", "scaled"]))
+def test_choices_are_those_of_the_formulas(base, width, trained, ratio, kind):
     to = max(int(trained * ratio), trained + 1)
     factor, freqs = to / trained, unscaled(base, width)
     grown = factor * to / trained - (factor - 1)
@@ -152,10 +165,16 @@ def test_choices_are_those_of_the_formulas(base, width, trained, ratio):
         "yarn": formulas.yarn(base, width, factor, trained).tolist(),
         "llama3": formulas.llama3(base, width, factor, 1.0, 4.0, trained).tolist(),
     }
-    report = RotaryEmbedding(head_dim=width, layout="half", base=base).extend(to, trained_length=trained)
+    plain = RotaryEmbedding(head_dim=width, layout="half", base=base, reverse=kind == "reversed")
+    if kind == "axes":
+        plain = plain.replace(sections=Sections((width // 2 - 1, 1)))
+    scaling = YarnScaling(factor=1.01, **{ORIGINAL: trained}) if kind == "scaled" else None
+    report = plain.replace(scaling=scaling).extend(to, trained_length=trained)
+    assert bool(report.warnings) == (kind == "scaled") and "must be given" in report.choices[-1].refusal
     assert (report.trained, report.to, report.pairs) == (trained, to, width // 2)
     assert report.factor == pytest.approx(factor)
     found = {choice.rule: choice for choice in report.choices}
+    assert [*found] == [*after, "longrope"] and found["longrope"].rope is None
     if any(abs(w * trained / (2 * pi) - 1) < 1e-9 for w in freqs):
         return
     assert report.incomplete == sum(w * trained < 2 * pi for w in freqs)
@@ -174,7 +193,14 @@ def test_choices_are_those_of_the_formulas(base, width, trained, ratio):
         unseen = sum(w * trained < 2 * pi and to * v > w * trained * (1 + 1e-9) for w, v in zip(freqs, scaled))
         assert choice.new_angles == unseen, rule
         assert choice.attention_factor == pytest.approx(0.1 * log(factor) + 1 if rule == "yarn" else 1.0)
-        assert choice.rope.inv_freq == pytest.approx(scaled, rel=1e-9)
+        assert np.abs(np.atleast_2d(choice.rope.inv_freq)).sum(axis=0) == pytest.approx(scaled, rel=1e-9)
+        assert choice.rope == plain.extend(to, rule, trained_length=trained)
+        treatments = Counter(band.treatment for band in choice.rope.explain().bands for _ in band.pairs)
+        assert [treatments[each] for each in ("kept", "blended", "interpolated")] == [
+            kept,
+            width // 2 - kept - full,
+            full,
+        ]
         least, greatest = (
             f"{d:.4g}" if d < 1000 else f"{d:,.0f}" for d in (choice.least_divisor, choice.greatest_divisor)
         )
@@ -199,114 +225,6 @@ def test_pairs_that_are_not_rotated_are_in_a_band_of_their_own(width, part, fact
     fastest = 2 * pi * factor
     rotated = [band.wavelengths[0] for band in report.bands if band.wavelengths]
     assert min(rotated, default=inf) == (pytest.approx(fastest) if turning else inf)
-
-
-def shown(number):
-    """Three digits, or whole numbers from 1,000 on."""
-    return f"{number:,.0f}" if 1000 <= number < 1e8 else f"{number:.3g}"
-
-
-def from_to(numbers):
-    least, greatest = map(shown, extent(numbers))
-    return least if least == greatest else f"{least} to {greatest}"
-
-
-def ranges(numbers):
-    """Ascending numbers as ranges; of more than three ranges, the count and the ends."""
-    numbers = sorted(numbers)
-    starts = [n for n in numbers if n - 1 not in numbers]
-    ends = [n for n in numbers if n + 1 not in numbers]
-    if len(starts) > 3:
-        return f"{len(numbers)} of {numbers[0]}-{numbers[-1]}"
-    return ", ".join(f"{one}" if one == other else f"{one}-{other}" for one, other in zip(starts, ends))
-
-
-def table(report, title):
-    """The rows of a table in Markdown, below a title."""
-    text = report.to_markdown().split(f"## {title}\n\n")[1].split("\n\n")[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-
-
-@given(scaled_values())
-def test_the_table_of_pairs_shows_the_numbers_of_the_formulas(value):
-    rope, trained, freqs, after, full = value
-    if is_close_to_an_edge(freqs, after, trained, full):
-        return
-    report = rope.explain(trained_length=trained)
-    header, _, *rows = table(report, "Pairs")
-    bands = [band.pairs for band in report.bands]
-    assert len(rows) == len(bands)
-    for row, pairs in zip(rows, bands):
-        before = from_to(2 * pi / freqs[j] for j in pairs)
-        turns = 2 * pi / freqs[pairs[0]] <= trained
-        if rope.scaling is None:
-            assert row == [ranges(pairs), before, "at least one turn" if turns else "less than one turn"]
-            continue
-        kept = all(abs(freqs[j] / after[j] - 1) < 1e-9 for j in pairs)
-        wanted = before, "the same" if kept else from_to(2 * pi / after[j] for j in pairs)
-        assert row[0] == ranges(pairs) and tuple(row[3:]) == wanted
-        assert row[2] == from_to(freqs[j] / after[j] for j in pairs)
-    assert header == (
-        ["pairs", "wavelength in tokens", "within the trained length"]
-        if rope.scaling is None
-        else ["pairs", "treatment", "divided by", "wavelength in tokens", "after scaling"]
-    )
-    is_unknown = not any(hasattr(rope.scaling, name) for name in (ORIGINAL, "max_position_embeddings"))
-    assert (rope.explain(100).bands[0].completes_turn is None) == is_unknown
-    if is_unknown and rope.scaling is None:
-        assert table(rope.explain(100), "Pairs")[0] == ["pairs", "wavelength in tokens"]
-        assert "The trained length is not known." in str(rope.explain(100))
-
-
-@given(st.lists(st.integers(1, 5), min_size=2, max_size=4), st.sampled_from(["chunked", "round_robin", "axial"]))
-def test_the_table_of_axes(sizes, order):
-    """Which pairs an axis has: those whose frequency it has."""
-    sizes = [2 * size for size in sizes]
-    rope = RotaryEmbedding(
-        head_dim=2 * sum(sizes), layout="half", base=5000.0, sections=Sections(tuple(sizes), order=order)
-    )
-    header, _, *rows = table(rope.explain(100), "Position axes")
-    assert header == ["axis", "number of pairs", "pairs", "wavelength in tokens"] and len(rows) == len(sizes)
-    for axis, row in enumerate(rows):
-        own = [pair for pair, w in enumerate(rope.inv_freq[axis]) if w]
-        lengths_of_axis = [2 * pi / rope.inv_freq[axis][pair] for pair in own]
-        assert row == [str(axis), str(len(own)), ranges(own), from_to(lengths_of_axis)]
-
-
-@given(st.floats(0.1, 3.0) | st.just(1.0), st.sampled_from(["half", "interleaved_to_half"]), st.booleans())
-def test_what_undoes_a_rotation_and_changes_scores(factor, layout, whole):
-    options = {} if whole else {"rotary_dim": 8}
-    rope = RotaryEmbedding(head_dim=16, layout=layout, base=100.0, attention_factor=factor, **options)
-    text = " ".join(str(rope.explain(64)).split())
-    assert ("undoes a rotation" in text) == (factor != 1.0 or layout != "half")
-    if factor == 1.0:
-        assert "The attention factor is 1: the rotation does not change the size of scores." in text
-        return
-    assert f"Sines and cosines are multiplied by the attention factor, {factor:.6g}." in text
-    assert f"is multiplied by its square, {factor**2:.6g}." in text
-    assert ("The part from the other 8 channels does not change." in text) != whole
-    assert "does not change the size" not in text and "softmax scale" not in text
-
-
-@given(st.floats(0.2, 2.0), st.floats(1.5, 40.0))
-def test_the_scale_of_the_softmax_is_named_with_its_value(all_dims, factor):
-    rule = YarnScaling(**{"factor": factor, ORIGINAL: 1024}, mscale=all_dims, mscale_all_dim=all_dims)
-    report = RotaryEmbedding(head_dim=16, layout="half", base=100.0, scaling=rule).explain()
-    scale = (0.1 * all_dims * log(factor) + 1) ** 2
-    assert report.softmax_scale == pytest.approx(scale)
-    assert f"multiply its softmax scale, and so all scores, by {report.softmax_scale:.6g}." in " ".join(
-        str(report).split()
-    )
-
-
-@given(st.integers(1, 2**22), st.sampled_from([(1.0, 0.5, 0.25), (0.3, 0.01)]))
-def test_errors_of_float32_are_in_the_text(context, inv_freq):
-    """Powers of two times whole numbers below 2**24 are exact."""
-    report = RotaryEmbedding(head_dim=2 * len(inv_freq), layout="half", inv_freq=inv_freq).explain(context)
-    radians, pair = report.float32_error
-    said = f"wrong by up to {radians:.2g} radians (pair {pair})." if radians else "is exact."
-    assert said in " ".join(str(report).split())
-    assert (radians == 0.0) == (inv_freq[0] == 1.0 or context == 1)
 
 
 def test_only_a_kernel_that_is_not_chosen_has_a_reason():
