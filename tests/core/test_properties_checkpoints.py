@@ -2,15 +2,16 @@
 
 import json
 import math
-import os
 import re
 import tempfile
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sentences import write_files
 
 from rope_xp import identify_checkpoint
 from rope_xp.checkpoints import contents
@@ -36,11 +37,23 @@ KINDS = {
 }
 SIZES = ("heads", "kv_heads", "head_dim", "hidden_size", "layers")
 WORDS = ("heads", "kv heads", "head dim", "hidden size", "layers")
+DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
 
-def written(folder, entries, data=b""):
-    header = json.dumps(entries).encode()
-    folder.joinpath("model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+def found_in(
+    shapes, config=None, dtype="BF16", data=b"", name="model.safetensors", config_name="config.json", folder=""
+):
+    """What is found in a file with tensors of these shapes. Of their bytes, only `data` is on disk."""
+    entries, end = {}, 0
+    for tensor, shape in shapes.items():
+        start, end = end, end + np.dtype(DTYPES[dtype]).itemsize * math.prod(shape)
+        entries[tensor] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    files = {name: {"header": entries, "hex": data.hex(), "size": end}}
+    if config is not None:
+        files[config_name] = json.dumps(config)
+    with tempfile.TemporaryDirectory() as temporary:
+        write_files(folder or temporary, files)
+        return identify_checkpoint(Path(folder or temporary, name))
 
 
 def config_of(kind, sizes):
@@ -62,34 +75,21 @@ def models(draw):
     return kind, (heads, kv_heads, head_dim, hidden, draw(st.integers(1, 5)))
 
 
-def shapes(kind, sizes, extra=0):
-    """The projections of each layer by name, as the kind has them; `extra` rows of the first are too many."""
+def shapes(kind, sizes):
+    """The projections of each layer by name, as the kind has them."""
     prefix, names, *_ = KINDS[kind]
     heads, kv_heads, head_dim, hidden, layers = sizes
     rows = (heads * head_dim, kv_heads * head_dim) if len(names) == 2 else ((heads + 2 * kv_heads) * head_dim,)
     return {
-        f"{prefix}.{layer}.{name}.weight": [count + extra * (name == names[0]), hidden]
+        f"{prefix}.{layer}.{name}.weight": [count, hidden]
         for layer in range(layers)
         for name, count in zip(names, rows)
     }
 
 
-def entries_of(found):
-    """Headers of tensors in order, as BF16, and their bytes."""
-    entries, at = {}, 0
-    for name, shape in found.items():
-        size = 2 * math.prod(shape)
-        entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    return entries, at
-
-
-def identified(kind, sizes, config=None, **options):
-    with tempfile.TemporaryDirectory() as name:
-        if kind == "meta" and config is not None:
-            Path(name, "params.json").write_text(json.dumps(config))
-            config = None
-        return of_names(shapes(kind, sizes, **options), config, folder=Path(name))
+def identified(kind, sizes, config=None):
+    config_name = "params.json" if kind == "meta" else "config.json"
+    return found_in(shapes(kind, sizes), config, config_name=config_name)
 
 
 @given(models(), st.sets(st.integers(0, 4), max_size=3))
@@ -172,11 +172,7 @@ def test_a_config_that_contradicts_shapes_is_named_with_both_numbers(model, numb
 
 def rounded(values, dtype):
     """Bytes of the dtype, and the values that they are."""
-    if dtype == "BF16":
-        bits = np.asarray(values, np.float32).view(np.uint32)
-        bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
-        return (bits >> 16).astype(np.uint16).tobytes(), bits.astype(np.uint32).view(np.float32).astype(float)
-    kept = np.asarray(values, {"F64": np.float64, "F32": np.float32, "F16": np.float16}[dtype])
+    kept = np.asarray(values).astype(DTYPES[dtype])
     return kept.tobytes(), kept.astype(float)
 
 
@@ -191,14 +187,9 @@ def test_the_frequencies_of_a_buffer(pairs, base, dtype, times, divisor):
     """The values are those that were written; the base explains them; the config agrees if its values do."""
     exact = base ** (-np.arange(pairs) / pairs) / divisor
     data, kept = rounded(exact, dtype)
-    entry = {"dtype": dtype, "shape": [pairs], "data_offsets": [0, len(data)]}
     config = {"model_type": "llama", "head_dim": 2 * pairs, "num_attention_heads": 2, "hidden_size": 4 * pairs}
     config |= {"rope_theta": base * times, "num_hidden_layers": 1}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        written(folder, {INV_FREQ.format(0): entry}, data)
-        folder.joinpath("config.json").write_text(json.dumps(config))
-        found = identify_checkpoint(folder)
+    found = found_in({INV_FREQ.format(0): [pairs]}, config, dtype, data)
     assert found.inv_freq == tuple(kept)
     relative, absolute = {
         "F64": (2.0**-19, 0),
@@ -225,47 +216,25 @@ def test_the_frequencies_of_a_buffer(pairs, base, dtype, times, divisor):
         assert f"pair {pair} has {kept[pair]:.6g} against {stated[pair]:.6g} radians per token" in found.warnings[-1]
 
 
-def of_names(shapes, config=None, name="model.safetensors", folder=None):
-    """What is found in a file with tensors of these shapes and no bytes on disk."""
-    with tempfile.TemporaryDirectory() as temporary:
-        path = (folder or Path(temporary)) / name
-        entries, size = entries_of(shapes)
-        header = json.dumps(entries).encode()
-        path.write_bytes(len(header).to_bytes(8, "little") + header)
-        os.truncate(path, 8 + len(header) + size)
-        if config is not None:
-            path.with_name("config.json").write_text(json.dumps(config))
-        return identify_checkpoint(path)
-
-
-def test_headers_of_all_files_count_to_the_last_byte(tmp_path, monkeypatch):
+def test_headers_of_all_files_count_to_the_last_byte_and_tensor(tmp_path, monkeypatch):
     for number in (1, 2):
-        of_names({f"w{number}": [0]}, name=f"{number}.safetensors", folder=tmp_path)
+        found_in({f"w{number}": [0]}, name=f"{number}.safetensors", folder=tmp_path)
     total = sum(file.stat().st_size - 8 for file in tmp_path.glob("*.safetensors"))
-    monkeypatch.setattr(contents, "MAX_HEADERS", total)
-    assert identify_checkpoint(tmp_path).format is None
-    monkeypatch.setattr(contents, "MAX_HEADERS", total - 1)
-    with pytest.raises(ValueError, match=f"at most 1000000 tensors and {total - 1} bytes of headers; got more"):
-        identify_checkpoint(tmp_path)
-
-
-def of_buffer(values, dtype="F32", shape=None, config=None):
-    """What is found in a file with these frequencies alone."""
-    data, _ = rounded(values, dtype)
-    entries = {INV_FREQ.format(0): {"dtype": dtype, "shape": shape or [len(values)], "data_offsets": [0, len(data)]}}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        written(folder, entries, data)
-        if config is not None:
-            folder.joinpath("config.json").write_text(json.dumps(config))
-        return identify_checkpoint(folder)
+    for values, length, is_read in ((2, total, True), (1, total, False), (2, total - 1, False)):
+        monkeypatch.setattr(contents, "MAX_VALUES", values)
+        monkeypatch.setattr(contents, "MAX_HEADERS", length)
+        if is_read:
+            assert identify_checkpoint(tmp_path).format is None
+            continue
+        with pytest.raises(ValueError, match=f"at most {values} tensors and {length} bytes of headers; got more"):
+            identify_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("pairs, is_row", [(1, True), (2**14, True), (2**14 + 1, False)])
 def test_buffers_of_other_shapes_are_no_rows_of_frequencies(pairs, is_row):
     values = np.linspace(1.0, 0.5, pairs)
     for shape, good in (([pairs], is_row), ([1, pairs], False), ([pairs, 1], False)):
-        found = of_buffer(values, shape=shape)
+        found = found_in({INV_FREQ.format(0): shape}, dtype="F32", data=rounded(values, "F32")[0])
         assert (found.inv_freq is not None) == good
         assert found.warnings == (() if good else (f"{INV_FREQ.format(0)} is not a row of frequencies.",))
     assert found.inv_freq_agrees is None
