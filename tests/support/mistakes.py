@@ -528,11 +528,7 @@ def _rotated(call, case):
 def truth(s, x, positions):
     """What an embedding makes of x "batch seq heads dim" at positions "axes batch seq", by complex numbers."""
     angles = np.einsum("abs,aj->bsj", positions.astype(np.float64), s.frequencies())
-    (a, b), (to_a, to_b) = s.channels()
-    result = np.array(x)
-    pairs = (x[..., a] + 1j * x[..., b]) * s.factor * np.exp(1j * angles)[:, :, None]
-    result[..., to_a], result[..., to_b] = pairs.real, pairs.imag
-    return result
+    return by_complex_numbers(x, s.factor * np.exp(1j * angles)[:, :, None], s)
 
 
 def series_of_calls(context):
