@@ -24,7 +24,7 @@ from formulas import (
     yarn,
 )
 from functions import rounded, turned
-from recorded import recorded, text_of
+from recorded import text_of
 
 from rope_xp import (
     LinearScaling,
@@ -139,7 +139,7 @@ SEEDS = range(120)
 @pytest.mark.parametrize("first", SEEDS[::20])
 def test_random_rules(first):
     """No report is wrong. LongRoPE is numbers, and so are a few rules whose numbers the frequencies do not give."""
-    counts, reports = Counter(), recorded()["rules"]
+    counts, reports = Counter(), recorded("reports")["rules"]
     for seed in range(first, first + 20):
         kind, how, w, factor, _, fn = case(seed)
         found = identify(fn, HEAD)
@@ -167,7 +167,7 @@ PAPER = 0.1 * log(4.0) + 1.0  # YaRN's attention factor for a factor of 4
 
 @pytest.mark.parametrize("length", [300, 12_288])
 def test_unusual_rules(length):
-    reports = recorded()["unusual rules"]
+    reports = recorded("reports")["unusual rules"]
     for name, w, factor in unusual_rules((length,)):
         found = identify(function(w, factor=factor), 2 * len(w))
         assert outcome(found, w, factor) in ("rule", "numbers"), name
@@ -231,7 +231,7 @@ def rule_in_words(target):
 @pytest.mark.parametrize("first", range(8))
 def test_rules_of_frequencies(first):
     cases = [each for width, length in WIDTHS for each in targets(width, length)][first::8]
-    reports = recorded()["rules of frequencies"]
+    reports = recorded("reports")["rules of frequencies"]
     for name, target in cases:
         assert rule_in_words(target) == reports[name], name
 

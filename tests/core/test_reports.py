@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from configs import recorded
-from recorded import CALLED, PAIRS, PROGRAMS, of_calls, of_programs, of_values, text_of
+from recorded import CALLED, PROGRAMS, VARIANTS, of_calls, of_programs, of_variants, text_of
 
 RECORDED = recorded("reports")
 
@@ -22,9 +22,9 @@ def test_of_programs(first):
         assert [text_of(each) for each in of_programs(number)] == RECORDED["programs"][str(number)], number
 
 
-def test_of_values():
-    for one, other in PAIRS:
-        assert [text_of(each) for each in of_values(one, other)] == RECORDED["values"][f"{one}, {other}"], (one, other)
+@pytest.mark.parametrize("number", range(len(VARIANTS)))
+def test_of_variants(number):
+    assert [*of_variants(number)] == RECORDED["variants"][str(number)], VARIANTS[number]
 
 
 def test_calls():

@@ -12,14 +12,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 from configs import record
-from recorded import CALLED, PAIRS, PROGRAMS, of_calls, of_programs, of_values, text_of
+from recorded import CALLED, PROGRAMS, VARIANTS, of_calls, of_programs, of_variants, text_of
 from test_identify_rules import HEAD, SEEDS, WIDTHS, case, function, rule_in_words, targets, unusual_rules
 
 from rope_xp import identify
 
 found = {
     "programs": {str(number): [text_of(each) for each in of_programs(number)] for number in PROGRAMS},
-    "values": {f"{one}, {other}": [text_of(each) for each in of_values(one, other)] for one, other in PAIRS},
+    "variants": {str(number): [*of_variants(number)] for number in range(len(VARIANTS))},
     "calls": {name: of_calls(each) for name, each in CALLED.items()},
     "rules": {str(seed): text_of(identify(case(seed)[-1], HEAD)) for seed in SEEDS[::2]},
     "unusual rules": {

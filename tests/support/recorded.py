@@ -4,14 +4,13 @@ Numbers have three digits, and those below a millionth, which are errors of roun
 """
 
 import re
-from itertools import combinations_with_replacement
 
 import numpy as np
 from configs import in_lines
 from judge import case_of, value_of
 from mistakes import KINDS, REFERENCES, Case, draw, of_a_table
 
-from rope_xp import compare, identify
+from rope_xp import LinearScaling, RotaryEmbedding, Sections, XPos, YarnScaling, compare, identify
 
 SHORT = 500  # a context that takes little time
 OF_IDENTIFY = "layout kept direction magnitude offset precision longest stateful relative axis shape dtype confidence"
@@ -19,10 +18,10 @@ OF_COMPARE = "causes first_position scores_are_same largest_change attention_mov
 NUMBERS = {"base": None, "scaling": None, "sections": None, "reverse": False}
 
 
-def text_of(report):
-    """The summary, the reasons, and fields, of pairs and frequencies the first and the last, in lines."""
+def text_of(report, whole=False):
+    """The summary or the whole text, the reasons, and fields, of pairs and frequencies the first and the last, in lines."""
     if hasattr(report, "causes"):
-        said, fields = [report.summary], OF_COMPARE
+        said, fields = str(report).split() if whole else [report.summary], OF_COMPARE
     else:
         said, fields = [report.sections()[0].body, *report.reasons], OF_IDENTIFY
     shown = [f"{name}={getattr(report, name)!r}" for name in fields.split()]
@@ -30,6 +29,15 @@ def text_of(report):
         ends = [(report.pairs[end], report.inv_freq[end]) for end in (0, -1)]
         shown.append(f"{len(report.pairs)} pairs: {ends}")
     return in_lines(re.sub(r"\d+\.\d+(e[-+]?\d+)?|\d+e[-+]\d+", _short, " ".join([*said, *shown])))
+
+
+def _yarn(length=64, **options):
+    return YarnScaling(factor=4.0, original_max_position_embeddings=length, **options)
+
+
+def _given(rope, times=1.0, **options):
+    """The same frequencies as numbers, times some."""
+    return rope.replace(**NUMBERS, inv_freq=np.array(rope.inv_freq) * times, **options)
 
 
 def _short(number):
@@ -59,11 +67,55 @@ def of_programs(number):
             yield compare(case.program(), other.program(), head_dim=case.setting.dim, context=99, shape="seq dim")
 
 
-def of_values(one, other):
-    """The reports on two references, of which the second may also be given by its frequencies."""
-    a, b = value_of(one), value_of(other)
-    yield compare(a, b, context=2000)
-    yield compare(a, b.replace(**NUMBERS, inv_freq=b.inv_freq), context=2000)
+def of_variants(number):
+    """The reports on a variant and the first one, and on it and the next one, in both orders."""
+    one = VARIANTS[number]
+    for other in (VARIANTS[0], VARIANTS[(number + 1) % len(VARIANTS)]):
+        yield text_of(compare(one, other), whole=True)
+        yield text_of(compare(other, one, context=SHORT), whole=True)
+
+
+WIDE = RotaryEmbedding(head_dim=32, layout="half", base=10_000.0)
+SCALED, OF_500 = (WIDE.replace(**each) for each in ({"scaling": _yarn(attention_factor=1.25)}, {"base": 500.0}))
+AXES = WIDE.replace(sections=Sections((8, 8)))
+PAIR = np.arange(16)
+# A value, and such as differ from it or from the one before in a property or two.
+VARIANTS = [
+    WIDE,
+    WIDE.replace(base=10_010.0, attention_factor=1.02),
+    WIDE.replace(base=10_000.001),
+    WIDE.replace(attention_factor=1.5),
+    WIDE.replace(head_dim=64, attention_factor=1.5),
+    SCALED.replace(head_dim=64, layout="interleaved"),
+    SCALED,
+    _given(WIDE, 1.5),
+    WIDE.replace(phase="float32"),
+    _given(OF_500, attention_factor=1.2),
+    _given(WIDE, np.where(PAIR == 3, 1.001, 1.0)),
+    _given(OF_500.replace(scaling=SCALED.scaling), attention_factor=1.25),
+    SCALED.replace(base=500.0, layout="interleaved"),
+    _given(WIDE, np.where(PAIR == 2, -1.5, 1.5)),
+    WIDE.replace(reverse=True),
+    _given(WIDE, np.where(PAIR == 2, -1.0, 1.0)),
+    _given(WIDE, np.where(PAIR == 8, -1.0, 1.0)),
+    _given(WIDE, WIDE.inv_freq[::-1] / np.array(WIDE.inv_freq)),
+    WIDE.replace(scaling=LinearScaling(factor=2.0)),
+    *(
+        WIDE.replace(scaling=_yarn(length, mscale=m, mscale_all_dim=m))
+        for length, m in ((64, 0.7), (64, 1.4), (2048, 0.7))
+    ),
+    *(WIDE.replace(layout=layout) for layout in ("interleaved", "interleaved_to_half")),
+    WIDE.replace(blocks=2),
+    *(WIDE.replace(rotary_dim=16, first_channel=first) for first in (0, 16)),
+    WIDE.replace(xpos=XPos()),
+    WIDE.replace(xpos=XPos(centre=9)),
+    None,
+    WIDE.replace(base=None, inv_freq=(0.0,) * 16),
+    *map(value_of, REFERENCES),
+    AXES,
+    AXES.replace(sections=Sections((8, 8), axis_of_section=(1, 0))),
+    *(WIDE.replace(base=None, inv_freq=np.stack([[OF_500.inv_freq] * heads])) for heads in (2, 3)),
+]
 
 
 def of_calls(case):
@@ -99,4 +151,3 @@ CALLED = {
     )
 }
 PROGRAMS = range(2 * len(KINDS))
-PAIRS = list(combinations_with_replacement(REFERENCES, 2))
