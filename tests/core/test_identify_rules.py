@@ -10,6 +10,7 @@ from math import log
 import ml_dtypes
 import numpy as np
 import pytest
+from configs import recorded
 from formulas import (
     by_wavelength,
     dynamic_ntk,

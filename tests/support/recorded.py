@@ -19,7 +19,7 @@ NUMBERS = {"base": None, "scaling": None, "sections": None, "reverse": False}
 
 
 def text_of(report, whole=False):
-    """The summary or the whole text, the reasons, and fields, of pairs and frequencies the first and the last, in lines."""
+    """The summary or the whole text, the reasons, and fields, in lines; of pairs the first and the last."""
     if hasattr(report, "causes"):
         said, fields = str(report).split() if whole else [report.summary], OF_COMPARE
     else:
