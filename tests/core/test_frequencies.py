@@ -1,15 +1,18 @@
-"""Scaling rules against mpmath, written from the papers' formulas."""
+"""Scaling rules against the papers' formulas."""
 
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
+from math import log, sqrt
 
 import numpy as np
-import oracle
 import pytest
 from compare import assert_numbers
 from errors import assert_raises
-from rules import BASE, DIM, LONGROPE, RULES, YARN, YARN_8K, powers
+from formulas import geometric
+from libraries import ROUNDOFF
+from rules import BASE, DIM, LONGROPE, RULES, YARN, YARN_8K
 from samples import embedding, random
 
 from rope_xp import (
@@ -26,8 +29,8 @@ from rope_xp import (
 )
 from rope_xp.arrays import exact_phases
 
-mp = oracle.mpmath
-# A float64 power is off by the rounding of its exponent times ln(base) < 21, a rule adds a handful of roundings.
+# A float64 power is off by the rounding of its exponent times ln(base) < 21, a rule adds a handful of roundings, and
+# both are those of the truth, too.
 RTOL = 1e-14
 
 
@@ -35,20 +38,20 @@ RTOL = 1e-14
 def test_rules(rule, truth):
     found = rule.frequencies(BASE, DIM)
     assert len(found) == DIM // 2 and all(isinstance(w, float) for w in found)
-    np.testing.assert_allclose(found, [float(w) for w in truth], rtol=RTOL, atol=0)
+    np.testing.assert_allclose(found, truth, rtol=RTOL, atol=0)
     rope = embedding(head_dim=DIM, base=BASE, scaling=rule)
     assert (rope.inv_freq, rope.attention_factor) == (found, rule.resolved_attention_factor)
 
 
 MAGNITUDES = [
     (LinearScaling(factor=8.0), 1),
-    (YarnScaling(**YARN), 0.1 * mp.log(40) + 1),
+    (YarnScaling(**YARN), 0.1 * log(40) + 1),
     (YarnScaling(**YARN, attention_factor=1.5), 1.5),
-    (YarnScaling(**YARN, mscale=0.707), 0.1 * mp.log(40) + 1),
-    (YarnScaling(**YARN, mscale=0.707, mscale_all_dim=0.0), 0.1 * mp.log(40) + 1),
-    (YarnScaling(**YARN, mscale=1.0, mscale_all_dim=0.5), (0.1 * mp.log(40) + 1) / (0.05 * mp.log(40) + 1)),
+    (YarnScaling(**YARN, mscale=0.707), 0.1 * log(40) + 1),
+    (YarnScaling(**YARN, mscale=0.707, mscale_all_dim=0.0), 0.1 * log(40) + 1),
+    (YarnScaling(**YARN, mscale=1.0, mscale_all_dim=0.5), (0.1 * log(40) + 1) / (0.05 * log(40) + 1)),
     (YARN_8K(factor=1.0), 1),
-    (LongRopeScaling(**LONGROPE), mp.sqrt(1 + mp.log(32) / mp.log(4096))),
+    (LongRopeScaling(**LONGROPE), sqrt(1 + log(32) / log(4096))),
     (LongRopeScaling(**LONGROPE, attention_factor=1.25), 1.25),
     (LongRopeScaling(**LONGROPE, short_mscale=1.1, long_mscale=1.3), 1.1),
     (LongRopeScaling(**LONGROPE, short_mscale=1.1, long_mscale=1.3, seq_len=5000), 1.3),
@@ -57,12 +60,12 @@ MAGNITUDES = [
 
 @pytest.mark.parametrize("rule, magnitude", MAGNITUDES, ids=str)
 def test_magnitudes(rule, magnitude):
-    assert rule.resolved_attention_factor == pytest.approx(float(magnitude), rel=RTOL)
+    assert rule.resolved_attention_factor == pytest.approx(magnitude, rel=RTOL)
 
 
 def test_the_scale_of_the_softmax_is_kept_apart():
     rule = YarnScaling(**YARN, mscale=0.7, mscale_all_dim=0.5)
-    assert rule.softmax_scale == pytest.approx(float((0.05 * mp.log(40) + 1) ** 2), rel=RTOL)
+    assert rule.softmax_scale == pytest.approx((0.05 * log(40) + 1) ** 2, rel=RTOL)
     assert YarnScaling(**YARN, mscale=0.7).softmax_scale == 1.0
     rope = embedding(scaling=rule)
     assert rope.softmax_scale == rule.softmax_scale and "softmax scale     x 1.4" in rope.describe()
@@ -85,51 +88,46 @@ def test_spaced_progressions():
 
 
 @pytest.mark.parametrize("gamma, scale_base, centre", [(0.4, 512.0, 0), (0.4, 512.0, 600), (1.0, 64.0, 20)])
-def test_xpos_damps_scores_by_distance(xp, gamma, scale_base, centre):
-    rope, x = embedding(head_dim=6, xpos=XPos(scale_base=scale_base, centre=centre, gamma=gamma)), random(2, 3, 6)
-    q_at, k_at = np.asarray([40, 700, 900], np.int32), np.asarray([33, 650, 10], np.int32)
-    (q, _), (_, k) = (rope(*map(xp.array, x), positions=where, seq_dim=0) for where in (q_at, k_at))
-    scores = np.sum(xp.numpy(q) * xp.numpy(k), axis=-1)
-    zeta = [(j + gamma * 3) / (3 + gamma * 3) for j in range(3)]
-    distance = (q_at - k_at)[:, None].astype(float)
-    angle = distance * [float(w) for w in powers(1e4, 6)]
-    pair_q, pair_k = (x[i][:, :3] + 1j * x[i][:, 3:] for i in (0, 1))
-    truth = np.sum((pair_q * np.exp(1j * angle) * pair_k.conj()).real * np.power(zeta, distance / scale_base), axis=-1)
-    # Magnitudes up to zeta ** (-900 / 64) of queries, and their inverses of keys, each of relative error 1e-5 at most.
-    np.testing.assert_allclose(scores, truth, rtol=1e-4, atol=1e-4)
-
-
-def test_xpos_grows_from_its_centre_on(xp):
+def test_xpos_grows_from_its_centre_on(xp, gamma, scale_base, centre):
     """Each channel of queries and of keys, not their products, which no centre changes."""
     x, where = random(5, 6), np.asarray([0, 21, 20, 150, -90])
-    rope = embedding(head_dim=6, xpos=XPos(scale_base=64.0, centre=20, gamma=1.0))
-    angles = where[:, None] * np.asarray([float(w) for w in powers(1e4, 6)])
-    zeta = np.asarray([(j + 3) / 6 for j in range(3)])
-    z = (x[:, :3] + 1j * x[:, 3:]) * np.exp(1j * angles)
+    rope = embedding(head_dim=6, xpos=XPos(scale_base=scale_base, centre=centre, gamma=gamma))
+    zeta = (np.arange(3) / 3 + gamma) / (1 + gamma)
+    z = (x[:, :3] + 1j * x[:, 3:]) * np.exp(1j * where[:, None] * geometric(1e4, 6))
     q, k = rope(xp.array(x), xp.array(x), positions=xp.array(where, "int32"), seq_dim=0)
     moved = rope.shift(xp.array(x), xp.array(where, "int32"), seq_dim=0)
-    for one, distance in ((q, where - 20), (k, 20 - where), (moved, -where)):
-        truth = z * zeta ** (distance[:, None] / 64)
-        # Exponents below 2 and angles of float64: an error of some roundoffs of numbers below 16.
+    for one, distance in ((q, where - centre), (k, centre - where), (moved, -where)):
+        truth = z * zeta ** (distance[:, None] / scale_base)
+        # Exponents below 3 and angles of float64: an error of some roundoffs of numbers below 16.
         assert_numbers(xp, one, np.concatenate([truth.real, truth.imag], axis=-1), 16 * (2e-7 + 8 * 2.0**-24))
 
 
-@pytest.mark.parametrize("centre", [2**31 - 1, -(2**31), 2**31 - 2**16, 2**24 + 1, -1])
+@pytest.mark.parametrize(
+    "centre", [2**31 - 1, -(2**31), 2**31 - 2**16, 123_456_789, 2**24 + 1, 65_536, 65_535, -1, -70_001]
+)
 def test_the_distance_from_a_centre_never_wraps(xp, centre):
-    """Positions of either end of the integers with a centre of the other: exact below 2**24, and two roundings."""
+    """Positions of either end of the integers with a centre of the other: exact as far as integers are, and else two
+    roundings. Of real positions, fractions are also rounded at a distance of up to 2**16.
+    """
 
     def assert_differences(where, dtype):
-        found = xp.numpy(exact_phases.difference(xp.array(where, dtype), centre, xp.like().dtype))
-        for one, truth in zip(found.tolist(), [int(p) - centre for p in where], strict=True):
-            assert abs(one - truth) <= (2.01 * 2.0**-24 * abs(truth) if abs(truth) > 2**24 else 0)
+        for wide in {"float32", "float64"} & set(xp.floats):
+            unit, positions = ROUNDOFF[wide], np.asarray(where).astype(dtype)
+            found = xp.numpy(exact_phases.difference(xp.array(positions), centre, xp.array(np.zeros(1), wide).dtype))
+            for one, truth in zip(found.tolist(), [Fraction(p) - centre for p in positions.tolist()], strict=True):
+                is_whole = truth.denominator == 1
+                bound = unit * (2.01 * abs(truth) + 2**16 * (not is_whole))
+                assert abs(Fraction(one) - truth) <= (0 if is_whole and abs(truth) <= 1 / unit else bound)
 
-    where = [-(2**31), 2**31 - 1, 0, -1, 2**31 - 5, -(2**31) + 7, 2**24 + 2, 65_535, 65_536, centre]
-    where += [near for near in (centre - 3, centre + 2) if -(2**31) <= near < 2**31]
+    near = [centre + offset for offset in (-(2**20) - 7, -3, -1, 2, 2**20 + 3) if -(2**31) <= centre + offset < 2**31]
+    where = [-(2**31), 2**31 - 1, 0, -1, 2**31 - 5, -(2**31) + 7, 2**24 + 2, 65_535, 65_536, centre, *near]
     for dtype in {"int32", "int64"} & set(xp.integers):
         assert_differences(where, dtype)
     if "int64" in xp.integers:
         assert_differences([2**63 - 1, -(2**63), 2**40 + 1, -(2**33) - 1, centre + 1], "int64")
-    assert_differences([p for p in where if int(np.float32(p)) == p], "float32")
+    for dtype in {"float32", "float64"} & set(xp.floats):
+        assert_differences([p for p in where if int(np.float32(p)) == p], dtype)
+        assert_differences([np.clip(p + 1 / 3, -(2**31), 2**31 - 129) for p in where], dtype)
     # Where nothing overflows: from the centre on, queries become 0.
     role, side = ("query", 1) if centre < 0 else ("key", -1)
     where = [p for p in where if side * (p - centre) >= 0]
