@@ -13,35 +13,23 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import for_each
+from compare import assert_numbers
 from libraries import LIBRARIES, ROUNDOFF
+from numpy.lib.array_utils import byte_bounds
 from numpy.lib.stride_tricks import as_strided
 from programs import PROGRAM, run
-from rotations import WRITABLE, copied, in_bytes
+from rotations import FOREIGN, WRITABLE, copied, in_bytes
 from samples import embedding, radians, random
 
 from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, kernels
-from rope_xp.arrays import libraries, memory, signature
-from rope_xp.kernels import faults, reference
+from rope_xp.arrays import memory, signature
+from rope_xp.kernels import faults, numba, numba_jobs, reference
 
-NUMPY = LIBRARIES["numpy"]
+NUMPY, HALVES = LIBRARIES["numpy"], reference.Rotation("half", "half")
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
-
-
-def permuted(xp, x, axes):
-    axes = tuple(int(axis) for axis in axes)
-    return x.permute(axes) if xp.name == "torch" else libraries.namespace(x).permute_dims(x, axes)
-
-
-def assert_one_rounding(xp, result, reference, x, dtype, kernel=None):
-    """The products may have been rounded otherwise, or not at all; then comes one rounding to the dtype."""
-    assert result.dtype == x.dtype and result.shape == x.shape
-    if kernel == "numba":  # which has the bits of the reference
-        np.testing.assert_array_equal(xp.numpy(result), xp.numpy(reference))
-    result, reference, size = xp.numpy(result), xp.numpy(reference), np.abs(xp.numpy(x)).max(initial=0.0)
-    arithmetic = 4 * ROUNDOFF["float64" if dtype == "float64" else "float32"] * size
-    rounding = 0.0 if dtype in ("float32", "float64") else 2 * ROUNDOFF[dtype] * (np.abs(reference) + arithmetic)
-    assert np.all(np.abs(result - reference) <= arithmetic + rounding)
+# Of float32 numbers below 3: products may have been rounded otherwise, or not at all.
+ONE_ROUNDING = 4 * 3 * 2.0**-24
 
 
 # Sizes that kernels treat in ways of their own: the shape, the order in memory, and `seq_dim`.
@@ -60,19 +48,19 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 def test_large_arrays(xp, kernel, layout, name):
     shape, order, seq_dim = LARGE[name]
-    x = permuted(xp, xp.random(*np.asarray(shape)[list(order)]), np.argsort(order))
+    x = xp.array(random(*np.asarray(shape)[list(order)]).transpose(np.argsort(order)))
     wide = shape[-1] == 130
     rope = embedding(layout, head_dim=shape[-1], rotary_dim=96 if wide else 4, first_channel=2 * wide, kernel=kernel)
     sincos = rope.sincos(xp.array(np.arange(shape[seq_dim]), "int32"), like=x)
-    result = rope.rotate(x, sincos, seq_dim=seq_dim)
-    reference = replace(rope, kernel="reference").rotate(x, sincos, seq_dim=seq_dim)
-    assert_one_rounding(xp, result, reference, x, "float32", kernel=kernel)
+    truth = rope.replace(kernel="reference").rotate(x, sincos, seq_dim=seq_dim)
+    atol = 0.0 if kernel == "numba" else ONE_ROUNDING  # numba has the bits of the reference
+    assert_numbers(xp, rope.rotate(x, sincos, seq_dim=seq_dim), truth, atol)
     if xp.name in WRITABLE:
         q, k = copied(xp, x), copied(xp, x[..., :2, :])
         both = (q, k) if seq_dim < len(shape) - 2 else (q,)
         rope.rotate_inplace(*both, sincos=sincos, seq_dim=seq_dim)
-        for written, truth in zip(both, (reference, reference[..., :2, :])):
-            assert_one_rounding(xp, written, truth, written, "float32")
+        for written, right in zip(both, (truth, truth[..., :2, :])):
+            assert_numbers(xp, written, right, atol)
 
 
 @pytest.mark.where(lambda xp: "bfloat16" in xp.floats)
@@ -210,15 +198,6 @@ def test_float16_is_rounded_once(largest):
         np.testing.assert_array_equal(result, reference)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [(2, 0, 3, 14), (0, 5, 3, 14), (2, 5, 0, 14)])
-def test_arrays_without_numbers(xp, kernel, layout, shape):
-    rope, x = embedding(layout, kernel=kernel), xp.random(*shape)
-    sincos = rope.sincos(xp.array(np.arange(shape[1]), "int32"), like=x)
-    for result in (rope(x, sincos=sincos, seq_dim=1), rope(x, seq_dim=1), *rope(x, x, sincos=sincos, seq_dim=1)):
-        assert result.shape == shape and result.dtype == x.dtype
-
-
 @pytest.mark.where(lambda xp: xp.name in WRITABLE)
 def test_one_number_for_many_places_is_read(xp, kernel):
     """Broadcast arrays, whose strides are 0; NumPy's are read-only besides."""
@@ -229,40 +208,26 @@ def test_one_number_for_many_places_is_read(xp, kernel):
         many, wide = np.broadcast_to(x, (2, 5, 3, 14)), [np.broadcast_to(table, (5, 7)) for table in sincos]
     call = partial(apply_rotary_pos_emb, layout="half", seq_dim=1)
     reference = call(xp.array(np.tile(xp.numpy(x), (2, 1, 3, 1)), "float32"), wide, kernel="reference")
-    assert_one_rounding(xp, call(many, wide, kernel=kernel), reference, many, "float32")
-
-
-def odd_memory(x):
-    """The same numbers where no whole number of numbers lies before them."""
-    rows = np.zeros(len(x), dtype=[("first", "i1"), ("numbers", x.dtype, x.shape[1:])])
-    rows["numbers"] = x
-    return rows["numbers"]
+    assert_numbers(xp, call(many, wide, kernel=kernel), reference, ONE_ROUNDING)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("width", [5, 7])
-def test_numbers_of_another_byte_order_or_alignment(layout, width):
-    x, sincos = random(5, 3, 14), NUMPY.tables(radians(5, width))
-    rotate, inplace = (partial(f, layout=layout) for f in (apply_rotary_pos_emb, apply_rotary_pos_emb_inplace))
-    truth = rotate(x, sincos, kernel="reference")
-    foreign, unaligned = [table.astype(">f4") for table in sincos], [odd_memory(table) for table in sincos]
-    for kernel, pair in product(("fastest", "blocked", "numba"), (foreign, unaligned)):
-        result, written = rotate(x, pair, kernel=kernel), x.copy()
-        np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
-        inplace(written, pair, kernel=kernel)
-        np.testing.assert_array_equal(written, result)
-    behind = np.frombuffer(b"." + x.tobytes(), np.float32, offset=1).reshape(x.shape)
-    for other in (x.astype(">f4"), odd_memory(x), behind):
-        assert other.dtype != x.dtype or not other.flags.aligned
-        result = rotate(other, sincos)
-        assert result.dtype == other.dtype
-        np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
-        for kernel in ("blocked", "numba"):
-            with pytest.raises(ValueError, match=rf"kernel='{kernel}' must have .* host memory; got .*non-native"):
-                rotate(other, sincos, kernel=kernel)
-        if other.flags.writeable:
-            inplace(other, sincos)
-            np.testing.assert_array_equal(other, result)
+@pytest.mark.parametrize("odd", ["byte order", "unaligned", "in a record"])
+def test_numbers_of_another_byte_order_or_alignment(layout, odd):
+    x, sincos = random(5, 3, 14), NUMPY.tables(radians(5, 7))
+    truth = apply_rotary_pos_emb(x, sincos, layout=layout, kernel="reference")
+    record = np.zeros(len(x), dtype=[("first", "i1"), ("numbers", x.dtype, x.shape[1:])])
+    record["numbers"] = x
+    other = record["numbers"] if odd == "in a record" else FOREIGN[odd](x)
+    assert other.dtype != x.dtype or not other.flags.aligned
+    result = apply_rotary_pos_emb(other, sincos, layout=layout)
+    assert result.dtype == other.dtype
+    np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
+    for kernel in ("blocked", "numba"):
+        with pytest.raises(ValueError, match=rf"kernel='{kernel}' must have .* host memory; got .*non-native"):
+            apply_rotary_pos_emb(other, sincos, layout=layout, kernel=kernel)
+    apply_rotary_pos_emb_inplace(other, sincos, layout=layout)
+    np.testing.assert_array_equal(other, result)
 
 
 def test_a_file_in_memory(tmp_path):
@@ -383,10 +348,88 @@ def test_kernels_of_other_memory_are_refused(xp):
                 call()
 
 
+@pytest.mark.parametrize("shape, given", [((5, 3, 24), (4, 3, 12)), ((5, 24), (5, 13)), ((5, 3, 24), (5, 12))])
+def test_tables_of_other_shapes_are_refused(shape, given):
+    with pytest.raises(ValueError, match=r"^rotate: tables must broadcast against x of shape .*; got"):
+        numba.prepare([random(*shape)], [NUMPY.tables(radians(*given))], HALVES)
+
+
+def test_each_thread_changes_the_layout_in_a_row_of_its_own(monkeypatch):
+    """The second thread begins when the first one has done a part, so that no race decides."""
+    jobs = []
+
+    def run(entry, address, parts, count, job, *owners):
+        for first, end in ((0, 1), (1, parts)):
+            job[numba._TAKEN], job[numba._ALL_PARTS] = first, end
+            entry(address)
+        jobs.append(job)
+
+    monkeypatch.setattr(numba, "numba_threads", lambda: 2)
+    monkeypatch.setattr(numba.threads, "run", run)
+    x, tables = random(1, 1030, 4, 130), NUMPY.tables(radians(1, 1030, 1, 50))
+    rotation = reference.Rotation("interleaved", "half", first_channel=2)
+    truth = reference.rotate_all([x], [tables], rotation)
+    program = numba.prepare([x], [tables], rotation, inplace=True)
+    np.testing.assert_array_equal(program.run([x], [tables]), truth)
+    rows = np.reshape(jobs[0][-2 * program.launches[0].words_per_thread :], (2, -1))
+    assert rows.any(axis=1).all()
+
+
+def test_numba_compiles_where_its_cache_cannot_be_used(monkeypatch):
+    def cfunc(signature, cache=False, **options):
+        if cache:
+            raise OSError("no space left")
+        return compiler(signature, **options)
+
+    compiler = numba_jobs.numba.cfunc
+    monkeypatch.setattr(numba_jobs.numba, "cfunc", cfunc)
+    monkeypatch.setattr(faults, "_told", {})
+    with pytest.warns(RuntimeWarning, match="compiles in each process, because .* cannot be used: OSError: no space"):
+        assert numba_jobs.compiled_entry(lambda address: address + 1, "a test")(41) == 42
+
+
+def test_the_programs_that_are_kept_are_limited(monkeypatch):
+    monkeypatch.setattr(signature, "MAX_PLANS", 4)
+    for rows in range(6):
+        numba.rotate_all([random(rows, 8)], [NUMPY.tables(radians(1, 4))], HALVES)
+        assert 0 < len(numba._programs) <= 4
+
+
+@pytest.mark.parametrize("size", [16, 2**18 - 16, 2**18, 2**22, 2**22 + 16])
+def test_memory_between_operations_is_at_least_that_of_two_huge_pages(size):
+    """Unless it is little, so that NumPy asks for huge pages."""
+    x = memory.empty((2, size // 16), like=np.zeros(1))
+    assert x.shape == (2, size // 16) and x.dtype == float and x.flags.c_contiguous
+    assert x.base.nbytes == (max(size, 2**22) if size >= 2**18 else size)
+    assert memory.complex_numbers(x, -x).base.nbytes == (max(2 * size, 2**22) if size >= 2**17 else 2 * size)
+
+
+def test_extents_of_memory_are_those_of_numpy():
+    whole = np.zeros((4, 6, 8), np.float32)
+    for x in (whole, whole[:, ::-2], whole[1:, 1:, 1:7], whole.transpose(1, 0, 2), whole[..., ::-1], whole.T):
+        start, low, high = x.__array_interface__["data"][0], *byte_bounds(x)
+        assert memory.extent(x) == (low, high) and memory.reach(x) == (low - start, high - start)
+    assert memory.extent(whole[:0]) == memory.reach(whole[:0]) == (0, 0)
+    for other, are_apart in ((whole[2:], True), (whole[1:, 5:], False), (whole[:2], False), (whole[:1:-1], True)):
+        for pieces in ([whole[:2], other], [other, whole[:2]]):
+            assert memory.extents(pieces).are_apart(pieces) is are_apart
+
+
+def test_arrays_overlap_if_it_takes_too_long_to_tell():
+    """Arrays of NumPy's own tests, whose strides are hard to compare."""
+    whole = np.zeros(192_163_377, np.int8)
+    one = as_strided(whole, (1049, 1049, 1049), (36_674, 61_119, 85_569))
+    assert memory.may_overlap(one, as_strided(whole[64_023_025:], (1049, 1049, 1), (12_223, 12_224, 1)))
+    assert not memory.may_overlap(whole[::2], whole[1::2])
+
+
 @pytest.mark.slow
 def test_threads_at_once(xp, kernel):
-    """Eight threads, each of which asks for several more; and eight that write parts of one array."""
-    rope = embedding(head_dim=64, kernel=kernel)
+    """Eight threads, each of which asks for several more; and eight that write parts of one array.
+
+    Each thread changes the layout in memory of its own.
+    """
+    rope = embedding("interleaved_to_half", head_dim=64, kernel=kernel)
     arrays = [xp.random(1, 1025, 8, 64, seed=seed) for seed in range(8)]
     sincos = rope.sincos(xp.array(np.arange(1025), "int32"), like=arrays[0])
     truths = [xp.numpy(rope.rotate(x, sincos, seq_dim=1)) for x in arrays]

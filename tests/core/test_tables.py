@@ -1,6 +1,7 @@
 """Tables of every kernel against those of the reference, for all positions and however positions lie in memory."""
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -24,9 +25,10 @@ FREQUENCIES = st.sampled_from([1, 7, 70]).flatmap(partial(lists_of, st.floats(-L
 
 
 def integers(bits):
-    """Positions of all sizes, in lists: small, large and at the limits of the dtype."""
+    """Positions of all sizes, in lists: small, large, about powers of two, and at the limits of the dtype."""
     least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     each = st.integers(-300, 300) | st.integers(least, most) | st.sampled_from([least, most])
+    each |= st.integers(0, bits - 2).flatmap(lambda power: st.sampled_from([2**power - 1, 2**power, -(2**power)]))
     return st.sampled_from([0, 1, 9, 40]).flatmap(partial(lists_of, each))
 
 
@@ -62,15 +64,19 @@ def test_integer_positions(xp, kernel, bits, data):
 
 
 @settings(max_examples=min(30, EXAMPLES), deadline=None)
-@given(positions=integers(64), cut=st.integers(0, 40))
-@example(positions=[1, 2, 2**16, -3, 2**62], cut=2)
-def test_a_row_does_not_depend_on_the_others(xp, kernel, positions, cut):
-    numbers = np.asarray(positions, np.int64) if "int64" in xp.integers else np.asarray(positions, np.int64) >> 32
-    numbers = xp.array(numbers, "int64" if "int64" in xp.integers else "int32")
-    cut = min(cut, len(positions))  # array-api-strict refuses a slice beyond the end
-    whole, *parts = (tables(xp, each, [1.0, 0.3, 1e-5], kernel) for each in (numbers, numbers[:cut], numbers[cut:]))
-    for table, *pieces in zip(whole, *parts, strict=True):
-        np.testing.assert_array_equal(table, np.concatenate(pieces))
+@given(positions=integers(64), cuts=st.lists(st.integers(0, 40), max_size=4), is_real=st.booleans())
+@example(positions=[-1, 2, 2**16, -3, 2**62], cuts=[2], is_real=False)  # no other negative
+def test_one_shot_chunks_and_steps_have_the_same_bits(xp, kernel, positions, cuts, is_real):
+    """Integers and real numbers, backwards too."""
+    wide = "64" if "int64" in xp.integers else "32"
+    numbers = np.asarray(positions, np.int64) >> (0 if wide == "64" else 32)
+    numbers, dtype = (numbers / 4, "float32") if is_real else (numbers, f"int{wide}")
+    bounds = [0, *sorted(min(cut, len(positions)) for cut in cuts), len(positions)]
+    pieces = [slice(*pair) for pair in pairwise(bounds)] + [slice(k, k + 1) for k in range(0, len(positions), 13)]
+    whole = tables(xp, xp.array(numbers, dtype), [1.0, 0.3, 1e-5], kernel)
+    for piece in (slice(None, None, -1), *pieces):
+        part = tables(xp, xp.array(numbers[piece].copy(), dtype), [1.0, 0.3, 1e-5], kernel)
+        np.testing.assert_array_equal(part, [table[piece] for table in whole])
 
 
 @pytest.mark.where(lambda kernel: kernel != "reference")

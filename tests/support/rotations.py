@@ -18,6 +18,23 @@ SOURCES = ("tables", "rows", "sincos", "positions", "real positions", "consecuti
 ROWS = 9
 
 
+def unaligned(x):
+    """The same numbers where no whole number of numbers lies before them."""
+    return np.frombuffer(bytearray(b"." + x.tobytes()), x.dtype, offset=1).reshape(x.shape)
+
+
+# Ways in which NumPy's memory may be foreign to a library, or to a kernel.
+FOREIGN = {
+    "strided": lambda x: np.repeat(x, 3, axis=-1)[..., 1::3],
+    "backwards": lambda x: x[..., ::-1].copy()[..., ::-1],
+    "broadcast": lambda x: np.broadcast_to(x, (2, *x.shape))[1],
+    "a column": lambda x: np.asfortranarray(np.stack([x, x]))[0],
+    "byte order": lambda x: x.astype(x.dtype.newbyteorder()),
+    "unaligned": unaligned,
+    "read-only": lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
+}
+
+
 def copied(xp, x):
     return x.clone() if xp.name == "torch" else x.copy()
 
@@ -96,14 +113,16 @@ class Rotation:
     lead: int | None  # how many leading axes positions or random tables have before the sequence; None if all axes
     whole: tuple  # of these axes and the sequence, which have size 1 instead
     tables: tuple  # the Memory of both tables
+    where: Memory  # of positions
     integer: str  # the dtype of positions
-    are_foreign: bool  # whether tables and positions are of NumPy
+    foreign: str | None  # tables and positions are of NumPy, and foreign in this way
     is_learned: bool  # whether frequencies are an array
 
-    def embedding(self, xp, kernel):
-        inv_freq = self.arguments["inv_freq"]
-        inv_freq = xp.array(inv_freq, "float32") if self.is_learned else inv_freq
-        return RotaryEmbedding(**{**self.arguments, "inv_freq": inv_freq}, kernel=kernel)
+    def embedding(self, xp, kernel, **changes):
+        arguments = {**self.arguments, **changes}
+        if self.is_learned:
+            arguments["inv_freq"] = xp.array(arguments["inv_freq"], "float32")
+        return RotaryEmbedding(**arguments, kernel=kernel)
 
     @property
     def has_function(self):
@@ -145,27 +164,24 @@ class Rotation:
         position_axes, heads, pairs = self.frequencies.shape
         factor = self.arguments["attention_factor"]
 
-        def given(values, dtype=None, memory=None):
-            if self.are_foreign:
-                return values[..., ::-1].copy()[..., ::-1]
-            whole, cut = (memory or self.tables[0]).put(xp, values, dtype)
+        def given(values, memory, dtype=None):
+            if self.foreign:
+                return FOREIGN[self.foreign](values)
+            whole, cut = memory.put(xp, values, dtype)
             return cut(whole)
 
-        if self.source == "tables":
-            radians = rng.uniform(-7, 7, (*sizes, pairs))
-            pair = [given(f(radians), wide, memory) for f, memory in zip((np.sin, np.cos), self.tables)]
+        if self.source in ("tables", "rows"):
+            radians = rng.uniform(-7, 7, (*sizes, pairs) if self.source == "tables" else (ROWS, pairs))
+            pair = [given(f(radians), memory, wide) for f, memory in zip((np.sin, np.cos), self.tables)]
             found.options["sincos"] = pair
-            pair = [table.astype(wide).astype("d") if self.are_foreign else xp.numpy(table) for table in pair]
-        elif self.source == "rows":
-            radians = rng.uniform(-7, 7, (ROWS, pairs))
-            pair = [f(radians) if self.are_foreign else xp.array(f(radians), wide) for f in (np.sin, np.cos)]
-            limits, where = np.iinfo(self.integer), rng.integers(-1, ROWS + 1, sizes)
-            # Some rows do not exist.
-            where = np.where(rng.random(sizes) < 0.05, rng.choice([limits.min, limits.max], sizes), where)
-            found.options |= {"sincos": pair, "positions": given(where.astype(self.integer))}
-            selected = np.where((where < 0) | (where >= ROWS), ROWS, where)
-            pair = [table.astype(wide).astype("d") if self.are_foreign else xp.numpy(table) for table in pair]
-            pair = [np.append(table, np.full((1, pairs), np.nan), axis=0)[selected] for table in pair]
+            pair = [table.astype(wide).astype("d") if self.foreign else xp.numpy(table) for table in pair]
+            if self.source == "rows":
+                limits, where = np.iinfo(self.integer), rng.integers(-1, ROWS + 1, sizes)
+                # Some rows do not exist.
+                where = np.where(rng.random(sizes) < 0.05, rng.choice([limits.min, limits.max], sizes), where)
+                found.options["positions"] = given(where.astype(self.integer), self.where)
+                selected = np.where((where < 0) | (where >= ROWS), ROWS, where)
+                pair = [np.append(table, np.full((1, pairs), np.nan), axis=0)[selected] for table in pair]
         else:
             where = rng.integers(-300, 300, (position_axes, *sizes)).astype(self.integer)
             if self.source == "real positions":
@@ -179,7 +195,7 @@ class Rotation:
             pair = [factor * table.reshape(*sizes, *[heads] * (heads > 1), pairs) for table in pair]
             where = where if position_axes > 1 else where[0]
             if self.source != "consecutive":
-                found.options["positions"] = given(where)
+                found.options["positions"] = given(where, self.where)
         for shape in shapes:
             aligned = [1] * (len(shape) - 1)
             for axis, size in zip(axes, sizes):
@@ -222,7 +238,7 @@ def rotations(draw, xp, layout, is_usual):
     pairs = blocks * of_block
     first, rest = (0, draw(st.sampled_from([0, 0, 4]))) if is_usual else (draw(st.integers(0, 3)) for _ in range(2))
     dim = (first + 2 * pairs + rest + 1) // 2 * 2
-    seq, heads = 5, draw(st.sampled_from([3, 3, 5, 1]))  # once seq == heads
+    seq, heads = (draw(st.sampled_from(sizes)) for sizes in ([5, 5, 5, 5, 0], [3, 3, 5, 1, 0]))  # once seq == heads
     source = draw(st.sampled_from(SOURCES))
     of_heads = source not in ("tables", "rows") and heads > 1 and draw(st.booleans())
     position_axes = 1 if source in ("tables", "rows", "consecutive") else draw(st.sampled_from([1, 1, 2]))
@@ -243,12 +259,16 @@ def rotations(draw, xp, layout, is_usual):
     other = draw(st.sampled_from([dtype, *xp.floats]))
     arrays = [(dtype, shape), (other, of_k), (dtype, of_k), (other, shape)][: draw(st.sampled_from([1, 2, 2, 4]))]
     frequencies = draw(st.integers(0, 2**32 - 1))
-    frequencies = np.random.default_rng(frequencies).standard_normal((position_axes, heads if of_heads else 1, pairs))
+    rng, of_frequencies = np.random.default_rng(frequencies), (position_axes, heads if of_heads else 1, pairs)
+    # Each pair follows any axes, or one.
+    own = np.arange(position_axes)[:, None, None] == rng.integers(0, position_axes, of_frequencies[1:])
+    frequencies = rng.standard_normal(of_frequencies) * (own if draw(st.booleans()) else rng.random(own.shape) < 0.8)
     is_learned = xp.name != "numpy" and draw(st.booleans())
     frequencies = frequencies.astype(np.float32).astype(np.float64) if is_learned else frequencies
     nested = frequencies if of_heads else frequencies[:, 0] if position_axes > 1 else frequencies[0, 0]
     sizes = [1 if one else size_of[name] for one, name in zip(whole, used)]
-    of_angles = (*sizes, pairs) if source == "tables" else (*[position_axes] * (position_axes > 1), *sizes)
+    of_tables = (*sizes, pairs) if source == "tables" else (ROWS, pairs)
+    of_positions = (*[position_axes] * (position_axes > 1), *sizes)
     return Rotation(
         {
             "head_dim": dim,
@@ -266,8 +286,9 @@ def rotations(draw, xp, layout, is_usual):
         source,
         lead,
         whole,
-        tuple(draw(memories(xp, of_angles, is_usual)) for _ in range(2)),
+        tuple(draw(memories(xp, of_tables, is_usual)) for _ in range(2)),
+        draw(memories(xp, of_positions, is_usual)),
         draw(st.sampled_from([each for each in ("int32", "int64", "int16") if each in xp.integers])),
-        draw(st.integers(0, 3)) == 0,
+        draw(st.sampled_from([None] * 18 + [*FOREIGN])),
         is_learned,
     )
