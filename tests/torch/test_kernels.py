@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
+from transforms import TRANSFORMS, dual, loss
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, fixed_pos_embedding
 from rope_xp.arrays import memory
@@ -26,7 +26,6 @@ from rope_xp.arrays import memory
 random = LIBRARIES["torch"].random
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
 KERNELS = ["blocked", "numba"]
-WIDE = (torch.float32, torch.float64)
 
 
 def tables(dtype=torch.float32, rows=5):
@@ -60,22 +59,6 @@ def test_large_results_on_the_processor_are_made_in_huge_pages(monkeypatch):
             getattr(each, "func", None) is memory._in_huge_pages for each in (made.empty_like, made.empty_float32)
         ]
         assert of_pages == [is_large] * 2
-
-
-def test_views_of_tensors_hold_the_same_numbers():
-    """Complex numbers begin at every second number; 16 bits come back from float32 in their own dtype."""
-    numbers = random(64)
-    for dtype, last, offset, outer, inner in product(WIDE, (1, 2), range(4), range(8, 12), range(4, 8)):
-        x = numbers.to(dtype).as_strided((3, 2, 4), (outer, inner, last), offset)
-        view = memory.complex_view(x)
-        assert (view is None) == any(each % 2 for each in (last - 1, offset, outer, inner))
-        if view is not None:
-            assert view.data_ptr() == x.data_ptr() and torch.equal(torch.view_as_real(view).flatten(-2), x)
-    assert memory.complex_view(numbers.half()) is None and memory.complex_view(numbers[:0]) is None
-    for dtype in (torch.float16, torch.bfloat16):
-        to, back = memory.to_and_from_float32(numbers.to(dtype))
-        assert to(numbers.to(dtype)).dtype == torch.float32
-        assert_same(back(numbers), numbers.to(dtype), 0)
 
 
 def rotate(x, sin=SINCOS[0], cos=SINCOS[1], *, layout="half", kernel="numba", **options):
@@ -137,50 +120,6 @@ def test_repeated_gradients(by):
         assert_same(found, [back(x.detach(), [table.detach()[order] for table in rows]) for x in (weight, of_k)])
         if weight.requires_grad:
             assert_same(torch.autograd.grad(found[0], weight, q.detach()), rotated[:1])
-
-
-def dual(f, tangent=torch.cos):
-    def call(x):
-        with forward_ad.dual_level():
-            return tuple(forward_ad.unpack_dual(f(forward_ad.make_dual(x, tangent(x)))))
-
-    return call
-
-
-def backward(f):
-    def call(x):
-        loss(f)(x.requires_grad_()).backward()
-        return x.grad
-
-    return call
-
-
-def loss(f):
-    return lambda x: f(x).pow(3).sum()
-
-
-# Those that `gradcheck` does not run.
-TRANSFORMS = {
-    "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x.cos(),)),
-    "hessian": lambda f: torch.func.hessian(loss(f)),
-    "jacfwd of jacfwd": lambda f: torch.func.jacfwd(torch.func.jacfwd(loss(f))),
-    "vmap in chunks": lambda f: lambda x: torch.func.vmap(f, chunk_size=2)(torch.stack([x, 2 * x, 3 * x])),
-    "vmap of the last axis": lambda f: lambda x: torch.func.vmap(f, in_dims=-1)(torch.stack([x, 2 * x], dim=-1)),
-    "vmap of vmap": lambda f: (
-        lambda x: torch.vmap(torch.vmap(f, in_dims=1))(torch.stack([x, 2 * x], 1).expand(2, 5, 2, 3, 14))
-    ),
-    "vmap of grad": lambda f: lambda x: torch.func.vmap(torch.func.grad(loss(f)))(torch.stack([x, 2 * x])),
-    "grad of vmap": lambda f: torch.func.grad(lambda x: torch.func.vmap(f)(torch.stack([x, 2 * x])).pow(3).sum()),
-    "jvp of vmap": lambda f: lambda x: torch.func.jvp(torch.func.vmap(f), (x[None],), (x[None].cos(),)),
-    "jvp of grad": lambda f: lambda x: torch.func.jvp(torch.func.grad(loss(f)), (x,), (x.cos(),)),
-    "linearize": lambda f: lambda x: torch.func.linearize(f, x)[1](x.cos()),
-    "functionalize of grad": lambda f: torch.func.functionalize(torch.func.grad(loss(f))),
-    "dual numbers through a gradient": lambda f: dual(torch.func.grad(loss(f))),
-    "checkpoint": lambda f: backward(partial(checkpoint, f, use_reentrant=False)),
-    "reentrant checkpoint": lambda f: backward(partial(checkpoint, f, use_reentrant=True)),
-    # Autograd takes zeros without memory for a tangent that is zero.
-    "dual numbers of a zero": lambda f: lambda x: dual(f, lambda x: torch._efficientzerotensor(x.shape))(x)[0],
-}
 
 
 OF_TABLES = {

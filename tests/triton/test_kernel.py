@@ -2,7 +2,7 @@
 
 import io
 import textwrap
-from math import prod
+from functools import partial
 
 import numpy as np
 import oracle
@@ -11,16 +11,19 @@ import torch
 from cases import for_each
 from compare import assert_same
 from functorch.compile import make_boxed_func
-from libraries import LIBRARIES, ROUNDOFF
+from libraries import LIBRARIES, ROUNDOFF, TRITON
 from programs import COMPILED_FIRST, run
+from rotation_laws import assert_laws
+from rotations import ORDERS
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from transforms import TRANSFORMS
 
 from rope_xp import RotaryEmbedding, XPos
 from rope_xp.arrays import exact_phases
-from rope_xp.kernels import autograd, reference, triton_kernel
+from rope_xp.kernels import reference, triton_kernel
 from rope_xp.kernels import triton as kernel
 from rope_xp.kernels.reference import Rotation
 
@@ -28,7 +31,6 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 HALVES, NEIGHBOURS = Rotation("half", "half"), Rotation("interleaved", "interleaved")
-LAYOUTS = [(read, write) for read in ("half", "interleaved") for write in ("half", "interleaved")]
 NUMPY = LIBRARIES["torch"].numpy
 ROPE = RotaryEmbedding(
     head_dim=14, layout="half", base=10_000.0, rotary_dim=10, first_channel=2, attention_factor=1.25, kernel="triton"
@@ -49,17 +51,6 @@ def tables(angles, dtype="float32"):
 
 def arange(count):
     return torch.arange(count, device=DEVICE)
-
-
-def assert_rounded_once(result, truth, size):
-    """Three operations on numbers of a size, and one rounding: Triton's interpreter cuts bfloat16 off instead."""
-    dtype = str(result.dtype).removeprefix("torch.")
-    arithmetic = 4 * ROUNDOFF["float64" if dtype == "float64" else "float32"] * size
-    roundings = 2 if dtype == "bfloat16" and not ON_GPU else 1
-    rounding = 0.0 if dtype in ("float32", "float64") else roundings * ROUNDOFF[dtype] * (np.abs(truth) + arithmetic)
-    least = 2.0**-25 if dtype == "float16" else 0.0  # below the normal numbers they are 2**-24 apart
-    assert result.shape == truth.shape
-    assert np.all(np.abs(NUMPY(result) - truth) <= arithmetic + rounding + least)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,52 +74,10 @@ def launches(monkeypatch):
     return grids
 
 
-def strided(rng, numbers, dtype):
-    """A tensor of these numbers with its axes in any order, steps and an offset: a view of memory that is else 1."""
-    shape = numbers.shape
-    order = rng.permutation(len(shape)) if rng.random() < 0.7 else np.arange(len(shape))
-    steps = rng.integers(1, 4, len(shape)) if rng.random() < 0.5 else np.ones(len(shape), dtype=int)
-    offset, sizes = int(rng.integers(0, 6)), [int(shape[axis] * steps[axis]) for axis in order]
-    whole = torch.ones(prod(sizes) + offset, dtype=dtype, device=DEVICE)[offset:].reshape(sizes)
-    view = whole.permute(*np.argsort(order).tolist())[tuple(slice(None, None, int(step)) for step in steps)]
-    return view.copy_(torch.tensor(numbers))
-
-
-@pytest.mark.parametrize("draw", range(16))
-def test_any_arrays_in_one_launch(draw, launches, monkeypatch):
-    """Each dtype with each pair of layouts; the rest is random. In place: the same bits, and nothing beside them."""
-    rng, dtype, (read, write) = np.random.default_rng(draw), list(DTYPES)[draw % 4], LAYOUTS[(draw + draw // 4) % 4]
-    wide = "float64" if dtype == "float64" else "float32"
-    monkeypatch.setattr(kernel, "PROGRAMS", int(rng.choice([1, 3, 1024])))  # so that programs take several heads
-    blocks = int(rng.choice([1, 2, 3])) if read == write == "half" else 1
-    rotation = Rotation(read, write, int(rng.choice([0, 3, 8])), blocks, inverse=bool(rng.random() < 0.5))
-    pairs = blocks * int(rng.integers(1, 7))
-    arrays, sincos = [], []
-    for _ in range(int(rng.integers(1, 4))):
-        axes = tuple(rng.choice([1, 2, 3, 5, 9], int(rng.integers(0, 6))).tolist())
-        dim = rotation.first_channel + 2 * pairs + int(rng.choice([0, 0, 1, 20]))
-        arrays.append(strided(rng, rng.standard_normal((*axes, dim)), DTYPES[dtype]))
-        angles = rng.standard_normal((*[1 if rng.random() < 0.4 else size for size in axes], pairs))
-        both = [strided(rng, function(angles), DTYPES[wide]) for function in (np.sin, np.cos)]
-        expand = rng.random() < 0.3  # broadcast by strides of 0
-        sincos.append(tuple(table.expand(*axes, pairs) for table in both) if expand else tuple(both))
-    results = kernel.rotate_all(arrays, sincos, rotation)
-    assert len(launches) == 1
-    for x, tables, result in zip(arrays, sincos, results, strict=True):
-        truth, _ = oracle.rotate_pairs(NUMPY(x), *map(NUMPY, tables), rotation)
-        assert result.stride() == torch.empty_like(x).stride()
-        size = 2 * max(1.0, np.abs(truth).max())
-        assert_rounded_once(result, truth, size)
-        # Two roundings of numbers that agree but for those of float32 (float64).
-        away = 2 * ROUNDOFF[dtype] * np.abs(truth) + 8 * ROUNDOFF[wide] * size + 2.0**-24
-        assert np.all(np.abs(NUMPY(result) - NUMPY(reference.rotate(x, *tables, rotation))) <= away)
-        still = np.setdiff1d(np.arange(x.shape[-1]), rotation.first_channel + np.arange(2 * pairs))
-        assert torch.equal(result[..., still], x[..., still])
-    written = kernel.rotate_all(arrays, sincos, rotation, inplace=True)
-    assert len(launches) == 2
-    for one, x, result in zip(written, arrays, results, strict=True):
-        assert one is x and torch.equal(one, result)
-        assert torch.all(x.fill_(1.0)._base == 1.0)
+@pytest.mark.parametrize("layout", ORDERS)
+def test_programs_take_several_heads(layout, monkeypatch):
+    monkeypatch.setattr(kernel, "PROGRAMS", 1)
+    assert_laws(TRITON, "triton", layout, False, 8)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 14), (5, 0, 14)])
@@ -146,14 +95,6 @@ def test_empty_axes_launch_nothing(shape, launches):
 
 
 INTEGERS = (torch.int32, torch.int64)
-
-
-def test_rows_of_a_strided_table_for_some_axes():
-    sincos = [table[::2, ::2] for table in tables(np.random.default_rng(0).standard_normal((10, 14)))]
-    x, where = random(2, 3, 5, 14), torch.tensor([4, 0, 3, 1, 2], device=DEVICE)
-    truth, _ = oracle.rotate_pairs(NUMPY(x), *(NUMPY(table[where]) for table in sincos), NEIGHBOURS)
-    for given in (where[None, None], where[None, None].expand(2, 3, 5), where.repeat_interleave(2)[::2][None, None]):
-        assert_rounded_once(kernel.rotate_all([x], [(*sincos, given)], NEIGHBOURS)[0], truth, 8.0)
 
 
 FREQUENCIES = tuple(float(w) for w in oracle.geometric(10_000.0, 14))
@@ -179,34 +120,6 @@ def test_computed_tables_are_exact(integer, dtype, bound):
         assert np.all(np.abs(NUMPY(result) - truth) <= bound + cut)
         # The same bits, but where a GPU fuses products and sums.
         assert np.abs(NUMPY(result) - NUMPY(table)).max() <= (2 * torch.finfo(dtype).eps if ON_GPU else 0.0)
-
-
-@pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("source", ["tables", "rows", "positions"])
-def test_a_program_rotates_other_arrays_of_its_signature(source, inplace, launches):
-    """Bit for bit as without a program, also by angles that lack axes of size one."""
-    rotation, where = Rotation("interleaved", "half", first_channel=1), torch.tensor([3, 0, 4, 1, 2], device=DEVICE)
-
-    def arguments(seed):
-        random_angles = np.random.default_rng(seed).standard_normal((5, 6))
-        sincos, each = tables(random_angles), where.roll(seed)
-        angles = {"tables": sincos, "rows": (*sincos, each), "positions": (each,)}[source]
-        aligned = [angle[None, :, None] for angle in angles]
-        if source == "rows":
-            aligned[:2] = sincos
-        q, k = random(2, 5, 3, 14, seed=seed).transpose(1, 2).contiguous().transpose(1, 2), random(2, 5, 2, 14)
-        return [q, k], [tuple(aligned)] * 2, [angles] * 2
-
-    by = kernel.ByPositions(exact_phases.Frequencies(FREQUENCIES[:6]), 1.25) if source == "positions" else kernel
-    program = by.prepare(*arguments(0)[:2], rotation, inplace)
-    assert launches == []
-    for seed in (0, 1):
-        xs, aligned, given = arguments(seed)
-        truths = by.rotate_all([x.clone() for x in xs], aligned, rotation)
-        results = program.run(xs, given)
-        for x, result, truth in zip(xs, results, truths, strict=True):
-            assert torch.equal(result, truth) and result.stride() == truth.stride() and (result is x) == inplace
-    assert len(launches) == 4
 
 
 def test_there_is_no_program_where_a_launch_is_not_all():
@@ -278,56 +191,27 @@ def test_calls_decide_once(launches, monkeypatch):
 # What torch sees.
 
 
-def sources(dtype="float64"):
-    """A rotation by each source of angles, as a function of q and k, "batch heads seq dim"."""
-    sincos = tables(np.random.default_rng(2).standard_normal((2, 1, 5, 6)), dtype)
-    rows, where = [table.reshape(10, 6) for table in sincos], arange(10).reshape(2, 1, 5)
-    by_positions = kernel.ByPositions(exact_phases.Frequencies(FREQUENCIES[:6]), 1.5)
-    rotation = Rotation("interleaved", "half", first_channel=1)
-    return {
-        "tables": lambda *xs: autograd.rotate_all(xs, [sincos] * len(xs), rotation, kernel),
-        "rows": lambda *xs: autograd.rotate_all(xs, [(*rows, where)] * len(xs), rotation, kernel),
-        "positions": lambda *xs: autograd.rotate_all(xs, [(where,)] * len(xs), rotation, by_positions),
-    }
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # of torch.func.linearize
+@pytest.mark.parametrize("name", [*TRANSFORMS, "batched gradients"])
+def test_transforms(name):
+    """By tables, rows of tables and positions: where the kernel is blind, what it knows becomes tables."""
+    rope, where = ROPE.replace(layout="interleaved_to_half"), torch.tensor([3, 0, 4, 1, 2], device=DEVICE)
+    tables_of_rows = rope.sincos(arange(5), like=random(1))
+
+    def batched(f):
+        return lambda x: torch.autograd.grad(f(x.requires_grad_()), x, torch.stack([x, -x]), is_grads_batched=True)
+
+    def result(kernel, **options):
+        call = partial(rope.replace(kernel=kernel), seq_dim=0, **options)
+        return (TRANSFORMS | {"batched gradients": batched})[name](call)(random(5, 3, 14))
+
+    for options in ({"sincos": tables_of_rows}, {"sincos": tables_of_rows, "positions": where}, {"positions": where}):
+        assert_same(result("triton", **options), result("reference", **options), atol=2e-4)
 
 
-SOURCES = ("tables", "rows", "positions")
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_gradients(source, launches):
-    call = sources()[source]
-    q, k = (random(2, n, 5, 14, seed=n, dtype="float64").requires_grad_() for n in (2, 1))
-    assert torch.autograd.gradcheck(call, (q, k), fast_mode=True, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(call, (q, k), fast_mode=True)
-    del launches[:]
-    torch.autograd.grad([x.sum() for x in call(q, k)], (q, k))
-    assert len(launches) == 2
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_transforms(source):
-    """Where the kernel is blind, what it knows becomes tables."""
-    call = sources()[source]
-    one = lambda q: call(q)[0]  # noqa: E731
-    loss = lambda q: one(q).pow(3).sum()  # noqa: E731
-    q = random(3, 2, 2, 5, 14, dtype="float64")
-    each = torch.stack([one(x) for x in q])
-    derivatives = torch.stack([torch.autograd.grad(loss(x.requires_grad_()), x)[0] for x in q.clone()])
-    with forward_ad.dual_level():
-        tangent = forward_ad.unpack_dual(one(forward_ad.make_dual(q[0], q[1]))).tangent
-    rows = torch.autograd.grad(one(x := q[0].clone().requires_grad_()), x, q, is_grads_batched=True)[0]
-    for found, truth in (
-        (torch.vmap(one)(q), each),
-        (torch.vmap(torch.vmap(one, 1, 1))(q[:, :, None]), each[:, :, None]),
-        (torch.func.jvp(one, (q[0],), (q[1],))[1], each[1]),
-        (tangent, each[1]),
-        (rows[1], torch.func.vjp(one, q[0])[1](q[1])[0]),
-    ):
-        assert_same(found, truth, atol=1e-14)
-    assert_same(torch.vmap(torch.func.grad(loss))(q), derivatives, atol=1e-13)
+def test_fake_tensors_pass_through():
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        assert one(mode.from_tensor(q[0])).shape == each[0].shape
+        assert ROPE(mode.from_tensor(random(5, 3, 14)), seq_dim=0).shape == (5, 3, 14)
 
 
 @pytest.mark.parametrize("rows", [False, True])
@@ -348,25 +232,6 @@ def test_the_gradient_keeps_a_copy_of_positions(rows):
 
 
 # The public functions.
-
-
-@pytest.mark.parametrize("dtype, integer", [*zip(["bfloat16", "float64"], INTEGERS)], ids=str)
-def test_rows_by_hand_are_those_of_the_kernel(dtype, integer, launches):
-    """Those that a table lacks are not a number."""
-    q, k = qk(dtype)
-    sincos, last = ROPE.sincos(arange(50), like=q), torch.iinfo(integer).max
-    for given in ([3, 49, 7, 7, 0], [-1, 50, last, 3, -last - 1]), [3, 49, -7, 7, 0]:
-        where = torch.tensor(given, dtype=integer, device=DEVICE)
-        truth = ROPE(q, k, sincos=reference.tables_of([(*sincos, where)])[0], seq_dim=1)
-        del launches[:]
-        results = ROPE(q, k, sincos=sincos, positions=where, seq_dim=1)
-        assert_same(results, truth, 0, equal_nan=True)
-        known = ((where >= 0) & (where < 50)).expand(2, 5)
-        assert torch.equal(~results[0][..., 2:12].isnan().any(-1).any(-1), known)
-        written = q.clone(), k.clone()
-        ROPE.rotate_inplace(*written, sincos=sincos, positions=where, seq_dim=1)
-        assert_same(written, truth, 0, equal_nan=True)
-        assert len(launches) == 2
 
 
 @pytest.mark.parametrize(
@@ -402,15 +267,6 @@ def test_tables_are_made_where_the_kernel_makes_no_such_angles():
         assert_same(results, truths, atol=1e-5)
     with pytest.raises(ValueError, match="heads_dim must be given if"):
         ROPE(q, seq_dim=1, heads_dim=2)
-
-
-def test_arrays_of_several_dtypes(launches):
-    q, k = random(2, 5, 3, 14, dtype="bfloat16"), random(2, 5, 2, 14, dtype="float64")
-    sincos, where = ROPE.sincos(np.arange(9), like=k), torch.tensor([1, 8, 3, 0, 2], device=DEVICE)
-    for options in ({"sincos": [table[:5] for table in sincos]}, {"sincos": sincos, "positions": where}, {}):
-        for x, result in zip((q, k), ROPE(q, k, seq_dim=1, **options), strict=True):
-            assert torch.equal(result, ROPE(x, seq_dim=1, **options))
-    assert len(launches) == 3 * 4
 
 
 def test_frequencies_are_copied_once(monkeypatch):
