@@ -62,3 +62,5 @@ def test_numbers_that_32_bits_do_not_hold_are_refused():
         (partial(at, np.asarray(numbers)), ValueError, f"positions must fit in {text}$")
         for text, numbers in refused.items()
     )
+    with pytest.raises(TypeError, match="must fit in int32 where int64 does not exist; got uint32"):
+        at(jnp.arange(3, dtype=jnp.uint32))

@@ -188,16 +188,6 @@ def test_with_64_bits():
         assert embedding()(x.astype(jnp.float32), seq_dim=0).dtype == jnp.float32
 
 
-def test_numpy_positions_that_do_not_fit_are_refused():
-    like = jnp.ones((5, 14))
-    for where, came in ((np.asarray([0, 2**31]), "2147483648"), (np.asarray([1e9 + 0.5]), "1000000000.5")):
-        with pytest.raises(ValueError, match=rf"positions must fit in .*32 where .*64 does not exist; got {came}"):
-            embedding().sincos(where, like=like)
-    with pytest.raises(TypeError, match="must fit in int32 where int64 does not exist; got uint32"):
-        embedding().sincos(jnp.arange(5, dtype=jnp.uint32))
-    embedding().sincos(np.asarray([0, 2**31 - 1]), like=like)
-
-
 def test_bad_input_is_refused_while_tracing():
     x = jnp.ones((2, 5, 3, 14))
     for number, (_, error, message) in enumerate(bad_input.arrays(XP, x)):
