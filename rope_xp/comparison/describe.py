@@ -9,7 +9,7 @@ import numpy as np
 
 from rope_xp.comparison.report import number
 from rope_xp.identification.behaviour import Behaviour, Complex, behaviour_of, directions_of, frequencies_of
-from rope_xp.identification.precision import COARSE, COARSE_BITS, noise, precision_of
+from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, noise, precision_of
 from rope_xp.identification.probe import (
     ALL_BELOW,
     LONGEST_INDEX,
@@ -258,7 +258,8 @@ def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
     one, other = (probe(np.ones((len(each), probe.head_dim)), each) for each in (few, many))
     if one is None or other is None:
         return True
-    return bool(np.abs(one[0] - other[0]).max() > noise(probe.roundoff) * np.abs(one).max())
+    close = noise(max(probe.roundoff, ROUNDOFF["float32"])) * np.abs(one).max()
+    return bool(np.abs(one[0] - other[0]).max() > close)
 
 
 def compared(finding: Finding, context: int) -> int:

@@ -150,9 +150,9 @@ COMPUTED_IN_FLOAT32 = [
         LLAMA,
         with_positions_in(ml_dtypes.bfloat16),
         "phase precision (a: exact phases; b: bfl",
-        "above 256: do not cast",
+        "it rounds integers above 256.",
     ),
-    (with_positions_in("float16"), LLAMA, "phase precision (a: float16 phases; b: exact", "above 2,048: do not cast"),
+    (with_positions_in("float16"), LLAMA, "phase precision (a: float16 phases; b: exact", "integers above 2,048."),
     (rotary(LLAMA_FREQUENCIES * ([1.0] * 56 + [1.002] * 8)), LLAMA, "frequencies (a:", "Compare the frequencies"),
     (GIVEN, LLAMA.replace(base=10_000.0), "base (a: 500,000; b: 10,000).", "rope_theta"),
 ]
@@ -168,8 +168,8 @@ ADVICE = {
     lambda x, p: x * 2.0 ** (p[..., None] % 2): [],  # the report says what it is instead
     with_positions_in(ml_dtypes.bfloat16, LLAMA.replace(base=250_000.0).inv_freq): [
         OF_BASE,
-        "Compute position times frequency exactly or in float64. bfloat16 rounds integers above 256: do not cast "
-        "positions or frequencies (inv_freq) to it with the model.",
+        "Do not cast frequencies (inv_freq) or positions to bfloat16 with the model: it rounds integers above 256. "
+        "Compute position times frequency exactly or in float64.",
     ],
     LLAMA.replace(base=250_000.0): [OF_BASE],
 }

@@ -130,6 +130,10 @@ def test_frequencies_given_as_numbers_are_known_when_they_are_rounded(dtype):
     w = (0.3 + FREQUENCIES).astype(dtype).astype(np.float64)
     report = compare(lambda x, p: oracle.rotate(x, p[:, None] * w, "interleaved"), given, shape="seq dim")
     assert report.causes == ("layout",)
+    of_axes = np.stack([w, 0.5 * w])
+    given = ROPE.replace(base=None, inv_freq=of_axes.tolist())
+    report = compare(lambda x, p: oracle.rotate(x, p.T @ of_axes, "interleaved"), given, shape="seq dim")
+    assert report.causes == ("layout",)
 
 
 @for_each("base", [10_000.0, 25_000.0, 150_000.0, 300_000.0])

@@ -116,7 +116,7 @@ def test_bands_and_lengths_are_those_of_the_formulas(value, context):
         said = f"{reached} pairs have" if reached else "no pair has"
         assert f"{len(first)} of {len(freqs)} pairs complete no turn within {trained:,} tokens" in text
         assert f"Within a context of {context:,} tokens, {said} such angles." in text
-        assert f"did not show is {min(report.unseen_from.values()):,}" in text
+        assert f"did not show begin at position {min(report.unseen_from.values()):,}" in text
 
 
 def extent(numbers):
