@@ -63,9 +63,9 @@ class Commands(click.Group):
 def app() -> None:
     """Rotary position embeddings of models: what they do, and whether two are the same.
 
-    FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder of them, or -
-    for the JSON on standard input. Only identify looks at tensors besides. Lengths are numbers of tokens, such as
-    131072 or 128k (k is 1,024).
+    FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder that has one
+    of them, or - for the JSON on standard input. Only identify reads names of tensors, too. Lengths are numbers of
+    tokens, such as 131072 or 128k (k is 1,024).
 
     Exit codes: 0; 1 if embeddings differ, none is found, or the report has warnings; 2 for bad input.
     """
@@ -118,7 +118,9 @@ def _shown(report: ReportT) -> ReportT:
 @click.argument("b", required=False)
 @options(
     CONTEXT,
-    click.option("--tolerance", type=float, help="The accepted change of a score of two vectors of length 1."),
+    click.option(
+        "--tolerance", type=float, help="The accepted change of a score of two vectors of length 1; by default 0.001."
+    ),
     CALLS,
     click.option("--positions-ignored", is_flag=True, help="Accept a function that ignores its positions."),
     CONFIG,

@@ -87,7 +87,7 @@ def options(*added: Option) -> Option:
 
 FILE = click.argument("file", metavar="FILE")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-CONTEXT = click.option("--context", type=Length(), help="The sequence length to report on, such as 128k.")
+CONTEXT = click.option("--context", type=Length(), help="The length that is judged, in tokens, such as 128k.")
 TRAINED = click.option("--trained-length", type=Length(), help="The length of training, before scaling.")
 # What `RotaryEmbedding.to_config` takes besides the target.
 WRITING = options(
@@ -99,7 +99,7 @@ CONFIG = options(
     click.option("--layer", type=int, help="The index of a layer, if layers differ."),
     click.option("--layer-type", help="The type of a layer, such as sliding_attention."),
     click.option("--part", help="A part of a composite config, such as vision."),
-    click.option("--seq-len", type=Length(), help="The length of sequences, for rules that depend on it."),
+    click.option("--seq-len", type=Length(), help="The length that frequencies are for, if they depend on it."),
     click.option(
         "--layout",
         type=click.Choice([*LAYOUTS]),
@@ -147,7 +147,7 @@ CALLS = options(
         "--like",
         type=array_of,
         metavar="LIBRARY[:DTYPE]",
-        help="The arrays: torch:bfloat16. By default, some are tried.",
+        help="Library and dtype of x, such as torch:bfloat16. By default, some are tried.",
     ),
 )
 # The parameters of scaling rules, as their classes have them.

@@ -173,7 +173,9 @@ def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
     problems = dict.fromkeys(problem for each in both for problem in each.problems)
     problems |= dict.fromkeys(_of_other_lengths(name, each, context) for name, each in (("a", a), ("b", b)))
     remarks = (*a.remarks, *b.remarks)
-    return replace(report, problems=tuple(filter(None, problems)), sample=sample_of(both, context), remarks=remarks)
+    advice = () if remarks else report.advice  # what flags change may be meant
+    problems = tuple(filter(None, problems))
+    return replace(report, problems=problems, sample=sample_of(both, context), remarks=remarks, advice=advice)
 
 
 def _of_other_lengths(name: str, subject: Subject, context: int) -> str:
