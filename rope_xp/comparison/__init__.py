@@ -158,4 +158,5 @@ def _comparison(given: Values, of_configs: object, *options: Any) -> Comparison:
 
     arguments = arguments_of_configs(of_configs, *given.values())
     checked = options_of(*options)
-    return comparison(*subjects(given, arguments, checked.context), checked)
+    a, b = subjects(given, arguments, checked.context)
+    return comparison(a, b, checked)

@@ -89,7 +89,7 @@ def finding_of_value(rope: Embedding | None, reference: Embedding | None) -> Fin
     behaviour = behaviour_of(found)
     behaviour = behaviour._replace(factor=behaviour.factor * rope.attention_factor / behaviour.attention_factor)
     is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
-    return given if is_reference else Finding(behaviour._replace(own_factors=given.behaviour.map().factors))
+    return given if is_reference else Finding(behaviour._replace(own_factors=behaviour_of(rope).map().factors))
 
 
 def finding_of_function(probe: Probe, reference: Embedding | None, context: int, positions_ignored: bool) -> Finding:

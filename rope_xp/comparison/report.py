@@ -169,7 +169,7 @@ class Comparison(Report):
         if not self.causes:
             return []
         if self.causes == ("unknown",):
-            return [] if self.problems else ["No known mistake explains it."]
+            return []  # the problems say what was found
         found = {each.cause: words(each) for each in self.differences}
         named = [found.get(cause) or IN_WORDS.get(cause, cause) for cause in self.causes]
         return [f"Likely cause{'s' if len(named) > 1 else ''}: {'; '.join(named)}."]
