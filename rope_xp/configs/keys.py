@@ -52,11 +52,14 @@ def states_rotation(key: object, value: object) -> bool:
     return bool(ROTARY_KEY.search(name) or is_kind)
 
 
-# Keys of config classes of transformers 5.18 and 5.23 that differ by one letter from a key that some family reads.
+# Keys of config classes of transformers 5.18 and 5.23, and of other code, that differ by one letter from a key that
+# some family reads.
 OTHER_KEYS = frozenset(
     [
         "_sliding_window_pattern",
         "architecture",
+        "crop_pct",
+        "crop_ratio",
         "d_head",
         "decoder",
         "decoder_config",
@@ -85,6 +88,8 @@ OTHER_KEYS = frozenset(
         "rope_interleave",
         "scale",
         "sliding_windows",
+        "use_irope",
+        "use_rope",
         "v_channels",
         "v_head_dim",
         "x_layers",
@@ -125,7 +130,7 @@ class Spelling:
     def similar(self, keys: Iterable[object]) -> str:
         """The known names that are similar to unknown keys, as words for a message."""
         names, found = sorted(self.names), dict[str, None]()
-        for key in list(keys)[:8]:
+        for key in [each for each in keys if str(each) not in OTHER_KEYS][:8]:
             close = [self.of(key), *get_close_matches(str(key)[:100], names, 1, 0.8)]
             found |= dict.fromkeys(name for name in close if name)
         return f", similar to {comma_separated(found)}" if found else ""

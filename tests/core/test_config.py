@@ -317,3 +317,13 @@ def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.open", refused)
     with pytest.raises(PermissionError, match=r"^from_config: .* must be readable; got Permission denied$"):
         from_config(path)
+
+
+def test_a_key_with_another_meaning_is_not_misspelt():
+    """Each is one letter from a key that is read: `use_mrope` and `rope_pct`."""
+    for key, value in product(("use_rope", "use_irope"), (False, True)):
+        with pytest.raises(
+            ValueError, match=f"about positions must be known; got {{'{key}': {value}}}; known keys are "
+        ):
+            from_config(llama(**{key: value}))
+    assert from_config(bare(crop_pct=0.9)) == from_config(LLAMA)
