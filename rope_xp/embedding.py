@@ -816,7 +816,7 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
             - ``"vllm"``, ``"sglang"`` and ``"lmdeploy"``: arguments for these engines that replace the config's
               `rope_parameters`. They lie where the engine reads them for the model type, such as "text_config".
             - ``"llama.cpp"``: arguments for llama.cpp. The widths, the pairing and position axes are in its file. They
-              assume that the file has no tensors of factors, such as `rope_freqs.weight`.
+              cannot replace a scaling of the config that is a tensor of the file, such as `rope_freqs.weight`.
             - ``"gguf"``: metadata of a GGUF file. Tensors that divide frequencies are in it by their names, as lists.
             - ``"lmstudio"``: keys of LM Studio's load config: a base and linear scaling. The file has all else.
             - ``"mlx"``: keys of a config.json of mlx-lm, where the class of the model type reads them.

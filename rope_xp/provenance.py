@@ -35,12 +35,14 @@ class Provenance:
     # Of the layers that the embedding is for, or their number if they have no type; empty if other layers have the same
     # embedding, or none.
     layer_type: str = ""
+    # In a GGUF file of the config, because its scaling needs them. llama.cpp divides frequencies by them, whatever
+    # the rule is.
+    tensors: tuple[str, ...] = ()
 
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""
-        return Provenance(
-            model_type=self.model_type, file_type=self.file_type, path=self.path, layer_type=self.layer_type
-        )
+        kept = {name: getattr(self, name) for name in ("model_type", "file_type", "path", "layer_type", "tensors")}
+        return Provenance(**kept)
 
     def axis_name(self, axis: int) -> str:
         return self.axis_names[axis] if self.axis_names else f"axis {axis}"

@@ -346,6 +346,8 @@ def in_options(message: str, command: click.Command) -> str:
     is_of_rule = who.endswith("Scaling") or "options of rule=" in message
     flags = flags_of(command)
     message = with_advice(message)
+    if command.name == "extend":
+        message = message.replace("rope-xp convert --to", flags["target"])
     for name in {*(RULE_PARAMETERS if is_of_rule else ()), *ARGUMENTS.get(who, ())} & flags.keys():
         message = _with_flag(message, name, flags[name], anywhere=is_of_rule or "_" in name)
     return message

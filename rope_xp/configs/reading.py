@@ -52,7 +52,7 @@ from rope_xp.configs.readers.formats import (
 from rope_xp.configs.readers.llama_cpp_arguments import metadata_of, with_arguments
 from rope_xp.configs.readers.overrides import with_overrides
 from rope_xp.configs.upstream import as_transformers, remarks
-from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF
+from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, FREQS, tensors_of
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.layouts import LAYOUTS
@@ -115,12 +115,13 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     if choice.compat is not None:
         raise wrong_value(f"compat must be None with flags; got {choice.compat!r}")
     remarks: list[str] = []
-    source = ""
+    source = as_file = ""
     if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
         rope = _read_mapping(whole, choice)
         if rope is None:
             return None
         source = "the GGUF file that llama.cpp's converter writes for the config"
+        as_file = "the config was read as the GGUF file that llama.cpp's converter writes from it"
         if rope._provenance.layer_type not in ("", "full_attention"):
             kept = f"flags of llama.cpp leave layers of type {rope._provenance.layer_type} as the file has them"
             return with_provenance(rope, replace(rope._provenance, remarks=(kept, *rope._provenance.remarks)))
@@ -135,7 +136,7 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         changed = with_arguments(line, whole) if of_llama_cpp else with_overrides(line, whole, choice.part)
         remarks.extend(changed.remarks)
         length = changed.context if choice.seq_len is None else choice.seq_len
-        return _read_mapping(changed.mapping, choice._replace(seq_len=length), changed.betas)
+        return _read_mapping(changed.mapping, choice._replace(seq_len=length), changed.betas, as_file)
 
     rope = read_as(line)
     if line.flags and _is_same(rope, lambda: read_as(line._replace(flags=()))):
@@ -144,8 +145,19 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     if rope is None:
         return None
     found = rope._provenance
+    if line.engine != "llama.cpp":
+        found = replace(found, tensors=_tensors_of_file(whole, choice))
     source = f"{source or found.format or 'the config'}, with flags of {line.name}"
     return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks), format=source))
+
+
+def _tensors_of_file(whole: Config, choice: Choice) -> tuple[str, ...]:
+    """Those of the GGUF file of a config, which no argument of another engine changes."""
+    try:
+        rope = _read_mapping(whole, choice)
+    except (TypeError, ValueError):  # only with the arguments, it is a config
+        return ()
+    return () if rope is None else rope._provenance.tensors
 
 
 def _is_same(rope: RotaryEmbedding | None, read: Callable[[], RotaryEmbedding | None]) -> bool:
@@ -156,7 +168,9 @@ def _is_same(rope: RotaryEmbedding | None, read: Callable[[], RotaryEmbedding | 
         return False
 
 
-def _read_mapping(whole: Config, choice: Choice, betas: Mapping[str, float] | None = None) -> RotaryEmbedding | None:
+def _read_mapping(
+    whole: Config, choice: Choice, betas: Mapping[str, float] | None = None, as_file: str = ""
+) -> RotaryEmbedding | None:
     form = format_of(whole)
     if form is None:
         return _read_transformers(whole, choice)
@@ -166,7 +180,7 @@ def _read_mapping(whole: Config, choice: Choice, betas: Mapping[str, float] | No
         return _read_format(form, whole, choice, betas or {})
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{error} (the mapping was read as {form.name})") from None
+        raise kind(f"{error} ({as_file or f'the mapping was read as {form.name}'})") from None
 
 
 def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str, float]) -> RotaryEmbedding | None:
@@ -188,6 +202,7 @@ def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str
         remarks=(*source.remarks, *provenance.remarks),
         stated=tuple(source.found()),
         format=form.name,
+        tensors=(FREQS,) if whole.get(FREQS) else (),
     )
     return _with_provenance(rope, provenance, choice.strict)
 
@@ -206,7 +221,9 @@ def _with_provenance(rope: RotaryEmbedding | None, provenance: Provenance, stric
     if strict and provenance.defaults:
         defaults = defaults_as_text(provenance.defaults)
         raise wrong_value(f"every value must be in the config with strict=True; got {defaults}")
-    return None if rope is None else with_provenance(rope, provenance)
+    if rope is None:
+        return None
+    return with_provenance(rope, replace(provenance, tensors=provenance.tensors or tensors_of(rope.scaling)))
 
 
 def _read_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:

@@ -12,8 +12,16 @@ import pytest
 from cases import for_each
 from configs import CONFIGS, GOLDENS
 
-from rope_xp import DynamicNTKScaling, LongRopeScaling, compare, from_config
-from rope_xp.configs.readers.command_line import HARMLESS, KNOWN
+from rope_xp import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    ProportionalScaling,
+    compare,
+    from_config,
+)
+from rope_xp.configs.readers.command_line import HARMLESS, KNOWN, command_line
 
 LLAMA = dict(
     model_type="llama", hidden_size=512, num_attention_heads=8, rope_theta=500_000.0, max_position_embeddings=8192
@@ -94,3 +102,26 @@ def test_compare_gives_the_flags_to_the_second_config():
 def test_flags_have_a_limit():
     with pytest.raises(ValueError, match="flags must have at most 16777216 characters; got 16777217"):
         from_config(CONFIGS["llama-3.1-8b"], flags="x" * (2**24 + 1))
+
+
+def test_arguments_for_another_rule_are_read_back_or_refused():
+    """Whatever rule the config has: llama.cpp divides by tensors of its file under every rule."""
+    refused = set()
+    for golden in ROTATED:
+        config, kwargs = CONFIGS[golden["config"]], golden["kwargs"]
+        rope = from_config(config, **kwargs)
+        if not isinstance(rope.scaling, (Llama3Scaling, LongRopeScaling, ProportionalScaling)):
+            continue
+        changed = rope.replace(scaling=LinearScaling(factor=2.0))
+        try:
+            words = changed.to_config("llama.cpp")
+        except ValueError:
+            refused.add(golden["config"])
+        else:
+            found = from_config(config, flags=["llama-server", *words], **kwargs)
+            assert found.inv_freq == pytest.approx(changed.inv_freq, rel=1e-6, abs=1e-12), golden
+    assert refused >= {"llama-3.1-8b", "phi-3.5-mini-instruct"}
+    with pytest.raises(
+        ValueError, match=r"\(the config was read as the GGUF file that llama\.cpp's converter writes from it"
+    ):
+        from_config(CONFIGS["llama-3.1-8b"], flags="--rope-scaling yarn --rope-scale 2")

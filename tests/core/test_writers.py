@@ -30,7 +30,15 @@ from rope_xp.configs import writers
 from rope_xp.configs.engines import table
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.writers import TARGETS, Options, with_length
-from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, PERMUTED, gguf_layout
+from rope_xp.configs.writers.gguf_architectures import (
+    ARCHITECTURE_OF,
+    FREQS,
+    LAYERS,
+    LONG,
+    PERMUTED,
+    SHORT,
+    gguf_layout,
+)
 from rope_xp.frequencies import Scaling, geometric
 from rope_xp.provenance import Provenance, with_provenance
 
@@ -423,3 +431,39 @@ def test_architectures_of_families_are_rotary():
     assert LONG in RotaryEmbedding(
         head_dim=4, layout=HALF, base=1e4, scaling=LongRopeScaling(**LONGROPE, factor=4.0)
     ).to_config("gguf", **PHI)
+
+
+def test_what_a_file_divides_by_is_not_overridden():
+    """llama.cpp divides by the tensors of the config's rule, whatever the arguments are: another rule is refused."""
+    config, rules = CONFIGS["llama-3.1-8b"], (None, LinearScaling(factor=2.0), YarnScaling(**YARN))
+    rope, linear = from_config(config), rules[1]
+    ropes = [rope.extend(262_144, rule) for rule in ("linear", "ntk", "dynamic", "yarn")]
+    ropes += [rope.replace(scaling=rule).replace(base=1e6) for rule in rules]
+    block = json.dumps({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}})
+    ropes.append(from_config(config, flags=["vllm", "--hf-overrides", block]))
+    ropes.append(from_config(config, flags="--rope-scale 3").replace(inv_freq=None, base=5e5, scaling=linear))
+    phi = [from_config(CONFIGS["phi-3.5-mini-instruct"]).replace(scaling=rule) for rule in rules]
+    for tensors, each in [*((FREQS, each) for each in ropes), *((f"{LONG} and {SHORT}", each) for each in phi)]:
+        for target, what in (("llama.cpp", "arguments of llama.cpp"), ("lmstudio", "keys of LM Studio")):
+            if target == "llama.cpp" or not isinstance(each.scaling, YarnScaling):
+                with pytest.raises(
+                    ValueError, match=f"not be replaced by {what} if the GGUF file has {tensors}, by which"
+                ):
+                    each.to_config(target)
+    paired = rope.replace(layout=INTERLEAVED, scaling=linear).to_config("gguf")
+    assert FREQS not in paired and paired["llama.rope.scaling.factor"] == 2.0
+
+
+def test_a_file_without_such_tensors_takes_every_rule():
+    """That of another config, of an architecture without them, or of a value that is from no config."""
+    config, linear = CONFIGS["llama-3.1-8b"], LinearScaling(factor=2.0)
+    block = json.dumps({"rope_parameters": {**config["rope_scaling"], "rope_theta": 5e5}})
+    plain = {key: value for key, value in config.items() if key != "rope_scaling"}
+    for rope in (
+        from_config(plain),
+        from_config(plain, flags=["vllm", "--hf-overrides", block]),
+        from_config({**config, "model_type": "qwen2"}),
+        half(base=5e5, scaling=Llama3Scaling(**LLAMA3)),
+    ):
+        words = rope.replace(scaling=linear).to_config("llama.cpp")
+        assert words == ["--rope-freq-base", "500000", "--rope-scaling", "linear", "--rope-scale", "2"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from math import log
 from typing import NamedTuple
 
+from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling
 from rope_xp.types import Config
 
 # Tensors that divide frequencies. Their values are float32.
@@ -186,6 +187,14 @@ def order_of(metadata: Config) -> str | None:
     if architecture in AXES_IF_SECTIONS:
         return "chunked" if any(metadata.get(f"{architecture}.rope.dimension_sections") or ()) else None
     return AXES.get(architecture) if isinstance(architecture, str) else None
+
+
+def tensors_of(rule: Scaling | None) -> tuple[str, ...]:
+    """The tensors in which a file has this rule, because no other key of metadata can say it."""
+    if isinstance(rule, LongRopeScaling):
+        return LONG, SHORT
+    has_keys = isinstance(rule, (LinearScaling, NTKScaling, DynamicNTKScaling, YarnScaling))
+    return () if has_keys or type(rule) in (Scaling, type(None)) else (FREQS,)
 
 
 def scales(name: str | None, factor: float, is_yarn: bool, multiplier: float = 0.0) -> tuple[float, float]:

@@ -97,6 +97,7 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
             f"scaling must be linear or YaRN in arguments of {TARGET}; got {rope.scaling.describe()}: its "
             f"factors belong in the GGUF file, {' and '.join(tensors)}{way_out}"
         )
+    _require_no_tensors(file, rope, f"arguments of {TARGET}")
     flags = {key: flag for key, flag in FLAGS.items() if key in values and not _only_of_some_layers(file, key)}
     words = [word for key, flag in flags.items() for word in (flag, _text(values[key]))]
     for key, value in values.items():
@@ -137,6 +138,7 @@ def lmstudio_keys(rope: Embedding, options: Options) -> Values:
         name = "sections" if rope.sections is not None else "softmax_scale"
         raise wrong_value(f"{name} must be in the GGUF file for {target}; got {getattr(rope, name)}")
     require_attention_factor(rope)
+    _require_no_tensors(_file(rope, Options(), are_flags=True), rope, f"keys of {target}")
     scale = {} if rule is None else {"ropeFrequencyScale": 1.0 / rule.factor}
     return {"ropeFrequencyBase": base, **scale}
 
@@ -154,6 +156,18 @@ def _file(rope: Embedding, options: Options, are_flags: bool) -> File:
         )
     table = engines.table(TARGET, options.engine_version)
     return File(name, table, None if name is None else table.of(name), are_flags)
+
+
+def _require_no_tensors(file: File, rope: Embedding, what: str) -> None:
+    """The file must not have factors of the config's rule, by which llama.cpp divides under another rule, too."""
+    tensors = [name for name in rope._provenance.tensors if file.reads(name, "longrope")]
+    if tensors:
+        raise wrong_value(
+            f"scaling must not be replaced by {what} if the GGUF file has {' and '.join(tensors)}, by which {TARGET} "
+            f"divides the frequencies of every rule; got {rope.scaling and rope.scaling.describe()}: write the new "
+            'scaling into config.json, see to_config("transformers"), and convert the checkpoint anew, or see '
+            'to_config("gguf")'
+        )
 
 
 def _only_of_some_layers(file: File, key: str) -> bool:
