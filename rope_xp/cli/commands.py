@@ -287,8 +287,8 @@ def convert(
     """Write the embedding of a config for another program: keys as JSON, or options.
 
     The keys for transformers belong in rope_parameters of config.json. If layers differ, the settings of all of them
-    are written, by their types. With --to all, a page has the settings for each program, or why it has none; write a
-    version as --engine-version ENGINE=VERSION, such as llama.cpp=0.5.0.
+    are written, by their types, if the program has them. With --to all, a page has the settings for each program, or
+    why it has none; write a version as --engine-version ENGINE=VERSION, such as llama.cpp=0.5.0.
 
     \b
     Example: rope-xp convert config.json --to llama.cpp

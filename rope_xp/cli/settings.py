@@ -18,6 +18,7 @@ from rope_xp.reports import WIDTH, Report, Section
 
 # Notes on layers that differ.
 OF_CHOSEN = "note: these are the settings of the chosen layers; other layers of the config differ"
+OF_FULL = "note: these settings are for layers with full attention; other layers differ, and stay as the file has them"
 OF_EACH = "note: each of these settings is for the layers that its key names"
 # The order in which people ask. Targets that are not listed come last.
 ORDER = ("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "gguf", "mlx", "lmdeploy", "axolotl")
@@ -61,7 +62,7 @@ def of_config(groups: Sequence[Group], target: Target, writing: Options) -> Sett
     by_type = all(each.is_type for each in groups)
     found = _with_notes(lambda: config_for_layers(ropes, target, writing, by_type))
     if TARGETS[target].layers in ropes:
-        return found._replace(notes=(*found.notes, OF_CHOSEN))
+        return found._replace(notes=(*found.notes, OF_FULL))
     return found if by_type else found._replace(notes=(*found.notes, OF_EACH))
 
 
