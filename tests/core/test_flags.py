@@ -21,7 +21,7 @@ from rope_xp import (
     compare,
     from_config,
 )
-from rope_xp.configs.readers.command_line import HARMLESS, KNOWN, command_line
+from rope_xp.configs.readers.command_line import HARMLESS, KNOWN
 
 LLAMA = dict(
     model_type="llama", hidden_size=512, num_attention_heads=8, rope_theta=500_000.0, max_position_embeddings=8192
