@@ -38,7 +38,9 @@ def test_no_mistake(number):
     assert_true(case)
 
 
-@pytest.mark.parametrize("name", ["another base", "relative to the call", "row 0's for all rows", "a table that ends"])
+@pytest.mark.parametrize(
+    "name", ["another base", "relative to the call", "row 0's for all rows", "a table that ends", "positions ignored"]
+)
 def test_an_assertion_fails(name):
     kind = OF_NAME[name]
     case = Case(planted=((kind, kind.numbers[0]),), shape="batch seq dim", position_axes=(2,))
