@@ -253,10 +253,7 @@ def _factor(rope: Embedding) -> str:
 
 
 def sequences_of(rope: Embedding, context: int | None) -> tuple[str, bool]:
-    """For which lengths of sequences the frequencies are, in words, and whether a context is one of these lengths.
-
-    Empty and True if the rule does not depend on the length.
-    """
+    """For which lengths of sequences the frequencies are, in words, and whether a context is one; ("", True) if any."""
     scaling = rope.scaling
     if isinstance(scaling, DynamicNTKScaling):
         unscaled = scaling.max_position_embeddings

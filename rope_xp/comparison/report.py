@@ -79,8 +79,7 @@ class Comparison(Report):
     remarks : tuple of str
         With `flags`, what was assumed, and which of them do not do what one would expect.
     first_beyond_tolerance : int or None
-        The first position below `context` at which a unit score changes by more than `tolerance`. None if the two are
-        the same, or if it is unknown.
+        As `first_position`, for a change by more than `tolerance`.
     """
 
     same: bool
