@@ -17,11 +17,15 @@ from rope_xp import (
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
+    NTKScaling,
     ProportionalScaling,
+    YarnScaling,
     compare,
     from_config,
 )
 from rope_xp.configs.readers.command_line import HARMLESS, KNOWN
+from rope_xp.configs.writers import with_length
+from rope_xp.provenance import with_provenance
 
 LLAMA = dict(
     model_type="llama", hidden_size=512, num_attention_heads=8, rope_theta=500_000.0, max_position_embeddings=8192
@@ -70,9 +74,6 @@ def assert_its_arguments_are_read_back(golden, target):
     except ValueError as error:
         pattern = next(each for reason, each in NOT_READ_BACK.items() if reason in str(error))
         assert re.search(pattern, rope._provenance.model_type), error
-        return
-    if target == "vllm" and isinstance(rope.scaling, DynamicNTKScaling) and "max_trained_positions" not in words[-1]:
-        assert found.scaling is None  # vLLM 0.33 divides by the length that it multiplies by
         return
     assert (found.head_dim, found.layout, found.sections) == (rope.head_dim, rope.layout, rope.sections)
     # llama.cpp has float32 numbers.
@@ -125,3 +126,80 @@ def test_arguments_for_another_rule_are_read_back_or_refused():
         ValueError, match=r"\(the config was read as the GGUF file that llama\.cpp's converter writes from it"
     ):
         from_config(CONFIGS["llama-3.1-8b"], flags="--rope-scaling yarn --rope-scale 2")
+
+
+# The same for other values than those of the goldens, where the tables of engines know the model type.
+
+LENGTHS = {"original_max_position_embeddings": 4096}
+CHANGES = {
+    "base": lambda rope: {"base": 3 * rope.base},
+    "linear": lambda rope: {"scaling": LinearScaling(factor=4.0)},
+    "ntk": lambda rope: {"scaling": NTKScaling(factor=4.0)},
+    "dynamic": lambda rope: {"scaling": DynamicNTKScaling(factor=4.0, max_position_embeddings=4096, seq_len=4 * 4096)},
+    "yarn": lambda rope: {"scaling": YarnScaling(factor=4.0, **LENGTHS)},
+    "yarn, factor": lambda rope: {"scaling": YarnScaling(factor=4.0, attention_factor=1.2, **LENGTHS)},
+    "llama3": lambda rope: {"scaling": Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **LENGTHS)},
+    "longrope": lambda rope: {
+        "scaling": LongRopeScaling(
+            short_factor=tuple(1 + 0.01 * j for j in range(rope.pairs)),
+            long_factor=tuple(1 + 0.1 * j for j in range(rope.pairs)),
+            factor=4.0,
+            seq_len=4 * 4096,
+            **LENGTHS,
+        )
+    },
+}
+OF_EACH_TYPE = {
+    (CONFIGS[each["config"]].get("model_type"), "text_config" in CONFIGS[each["config"]]): each for each in ROTATED
+}
+# What the reader refuses: GPT-J's class in transformers has no base, and a file of Step3 has its length by two names.
+REFUSED = {("vllm", "gptj", "base"), ("sglang", "step3_text", "dynamic")}
+
+
+@for_each("change", CHANGES)
+@for_each("target", ["vllm", "sglang", "lmdeploy"])
+def test_other_values_that_are_written_read_back(target, change):
+    outcomes = {outcome_of(golden, target, change) for golden in OF_EACH_TYPE.values()}
+    assert outcomes - {("refused",), ("equal",)} == {each for each in REFUSED if (each[0], each[2]) == (target, change)}
+    assert ("equal",) in outcomes
+
+
+def outcome_of(golden, target, change):
+    config = CONFIGS[golden["config"]]
+    kwargs = {key: value for key, value in golden["kwargs"].items() if key != "seq_len"}
+    before = from_config(config, **kwargs)
+    if before.base is None:
+        return ("refused",)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # what a table does not know
+            plain = before.replace(scaling=None, attention_factor=None)
+            rope = with_provenance(plain.replace(**CHANGES[change](before)), before._provenance)
+            words = rope.to_config(target)
+    except (ValueError, UserWarning):
+        return ("refused",)
+    length = getattr(rope.scaling, "seq_len", None)
+    try:
+        found = from_config(config, flags=[target, *words], seq_len=length, **kwargs)
+    except ValueError:
+        return target, rope._provenance.model_type, change
+    numbers = [
+        np.asarray([*np.ravel(each.inv_freq), each.attention_factor, each.softmax_scale]) for each in (found, rope)
+    ]
+    assert (found.head_dim, found.layout, found.sections) == (rope.head_dim, rope.layout, rope.sections), golden
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-6), (golden, words)
+    return ("equal",)
+
+
+def test_sglang_reads_flat_composites_outside_their_text_config():
+    """As its classes do in tests/engines/test_sglang.py."""
+    for name in ("qwen2-vl-7b-instruct", "qwen3-vl-2b-instruct"):
+        block = {"rope_parameters": {"rope_theta": 5e4}}
+        line = ["sglang", "--json-model-override-args"]
+        assert from_config(CONFIGS[name], flags=[*line, json.dumps(block)]).base == 5e4
+        found = from_config(CONFIGS[name], flags=[*line, json.dumps({"text_config": block})])
+        assert found.base == from_config(CONFIGS[name]).base
+        assert "does not read text_config of the flags" in found._provenance.remarks[0]
+        longer = from_config(CONFIGS[name]).extend(to=2**20, rule="yarn")
+        keys = json.loads(with_length("sglang", longer.to_config("sglang"), 2**20, longer)[-1])
+        assert keys["text_config"] == {"max_position_embeddings": 2**20}  # the server's limit is in it

@@ -12,6 +12,7 @@ A table is a JSON file `<engine>-<version>.json` of this folder, with these keys
     - `flat`: whether the keys may also be in the file itself, although `path` leads to another place.
     - `fixed`: what is computed whatever the keys say, such as `{"layout": "half"}`.
     - `nested`: true if there is one block for each type of layers.
+    - `by`: the library whose model classes the engine runs, such as `transformers`, if it has none of its own.
     - `since`: the version from which on this is so, where it is known.
     - `layers`: the types of layers that read other keys, each with `keys`, `rules` and `fixed` of its own.
 - `facts`: what a script cannot decide, written by hand: `models`, `text` and `source`.
@@ -41,6 +42,7 @@ class Reading(NamedTuple):
     flat: bool = False
     nested: bool = False
     layers: Mapping[str, "Reading"] = {}
+    by: str = ""
 
     def of_layer(self, layer_type: str) -> "Reading":
         return self.layers.get(layer_type, self)
@@ -110,6 +112,7 @@ def _reading(entry: Config) -> Reading:
         entry.get("flat", False),
         entry.get("nested", False),
         {layer_type: _reading(each) for layer_type, each in entry.get("layers", {}).items()},
+        entry.get("by", ""),
     )
 
 

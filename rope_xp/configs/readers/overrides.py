@@ -13,9 +13,11 @@ transformers 5.18; the others were read.
 
 from collections.abc import Callable, Mapping
 from math import log
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rope_xp.arrays import checks
+from rope_xp.configs import engines
 from rope_xp.configs.families.family import Family
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.keys import (
@@ -44,6 +46,8 @@ VLLM_BASES = {
     **dict.fromkeys(("exaone4", "exaone_moe", "qwen2", "qwen3"), 1_000_000.0),
     "falcon_h1": 1e11,
 }
+# The share of the head that a block without `partial_rotary_factor` rotates, where it is not 1 there.
+VLLM_FRACTIONS = {"glm4": 0.5, "glm4_moe": 0.5}
 # What vLLM reads of a block: for all rules, and the keys that a rule must have and may have.
 USUAL = ("rope_type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 BETAS = ("beta_fast", "beta_slow")
@@ -70,6 +74,8 @@ class Part(NamedTuple):
     mapping: Values
     model_type: str
     path: tuple[str, ...]  # the keys that lead to it in the engine
+    unread: tuple[str, ...] = ()  # the first key of the path that transformers has, if the engine reads outside it
+    by_transformers: engines.Reading | None = None  # of a model that vLLM runs with the code of transformers
 
     @property
     def family(self) -> Family:
@@ -85,7 +91,7 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
     text = PARTS.get(whole.get("model_type", ""), {}).get("text")
     # In memory, a flat file of a composite has the keys of its text in a part.
     path = tuple(text[0].split(".")) if text and not place and mapping is whole else place
-    found = Part(dict(mapping), model_type, path)
+    found = _in_engine(line.engine, Part(dict(mapping), model_type, path), whole)
     remarks: list[str] = []
     if line.last("--rope-scaling-factor"):
         raise wrong_value(
@@ -93,6 +99,8 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
             "NTK in one of its two backends; got another number"
         )
     changed = ENGINES[line.engine](line, found, remarks)
+    if line.engine != "vllm-0.8":  # there, a file's name is read at the same time
+        changed = _each_block(changed, found, lambda block: _with_name(block, found.family))
     length = line.last("--max-model-len", "--context-length", "--session-len")
     if length is not None and length < 1:
         raise wrong_value(f"the context of flags must be at least 1; got {length}")
@@ -103,6 +111,18 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
             if block.get("rope_theta") == found.family.default("rope_theta"):
                 del block["rope_theta"]
     return Changed(_placed(whole, place, changed), context, remarks)
+
+
+def _in_engine(engine: str, part: Part, whole: Config) -> Part:
+    """The part where the engine has it, by the table of what it reads."""
+    text = PARTS.get(whole.get("model_type", ""), {}).get("text", ("", ""))[0]
+    if engine == "vllm-0.8" or part.path not in ((), tuple(text.split("."))):
+        return part
+    table = engines.table(engine)
+    known = table.of(whole.get("model_type", "")) or (table.of(part.model_type) if engine == "vllm" else None)
+    if known is None or engine == "vllm":
+        return part._replace(by_transformers=known if known and known.by == "transformers" else None)
+    return part._replace(path=known.path, unread=part.path[: not known.path])
 
 
 def _placed(config: Config, place: tuple[str, ...], part: Values) -> Values:
@@ -130,7 +150,9 @@ def _of_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
         elif part.path:
             _merge_block(changed, value, part, _merged, line, remarks)
         else:
-            _replace_block(changed, value, part, VLLM_BASES.get(part.model_type, 10_000.0), line, remarks)
+            _replace_block(
+                changed, value, part, VLLM_BASES.get(part.model_type, 10_000.0), line, remarks, VLLM_FRACTIONS
+            )
     return _each_block(changed, part, lambda block: _as_vllm(block, changed, part, remarks))
 
 
@@ -204,6 +226,13 @@ def _removes_block(own: Config) -> bool:
 
 def _at(overrides: Config, part: Part, line: CommandLine, remarks: list[str]) -> Config:
     found: Any = overrides
+    for key in part.unread:
+        inside = found.get(key, {})
+        if isinstance(inside, Mapping) and any(
+            is_about_positions(*each) for each in inside.items() if each[0] != LENGTH
+        ):
+            remarks.append(f"{line.name} does not read {key} of the flags for this model type: it changes nothing")
+        found = {name: value for name, value in found.items() if name != key}
     for key in part.path:
         outside = [name for name, value in found.items() if name != key and is_about_positions(name, value)]
         if outside:
@@ -235,24 +264,33 @@ def _completed(part: Part) -> Values:
         return found
     found = {key: value for key, value in found.items() if key not in BLOCK_KEYS}
     if nested_by(Keys("the config", part.mapping), part.family):
-        completed = {key: _block_completed(each, found) for key, each in raw.items()}
+        completed = {key: _block_completed(each, found, part.family) for key, each in raw.items()}
     else:
-        completed = _block_completed(raw, found)
+        completed = _block_completed(raw, found, part.family)
     return {**found, "rope_parameters" if "rope_parameters" in part.mapping else "rope_scaling": completed}
 
 
-def _block_completed(block: Config, outside: Config) -> object:
+def _block_completed(block: Config, outside: Config, family: Family) -> object:
     if not isinstance(block, Mapping):
         return block
     found = dict(block)
     rule = found.get("rope_type") or found.pop("type", None) or "default"
-    found["rope_type"] = {"su": "longrope", "mrope": "default"}.get(rule, rule) if isinstance(rule, str) else rule
-    if found.get("type") in ("su", "mrope", found["rope_type"]):
+    names = {"su": "longrope", "mrope": "default"}
+    names |= {name: other for name, other in family.quirks.rules.items() if name == "yarn" and isinstance(other, str)}
+    found["rope_type"] = names.get(rule, rule) if isinstance(rule, str) else rule
+    if found.get("type") in (*names, found["rope_type"]):
         del found["type"]
     original, length = outside.get(ORIGINAL), outside.get(LENGTH)
     if found["rope_type"] in WITH_ORIGINAL and found.get(ORIGINAL) is None and (original or length) is not None:
         found[ORIGINAL] = length if original is None else original
     return found
+
+
+def _with_name(block: Config, family: Family) -> Values:
+    """YaRN by a name that means YaRN in the family: transformers replaces names of a file, and not those of flags."""
+    if block.get("rope_type") != "yarn" or "yarn" not in family.quirks.rules:
+        return dict(block)
+    return {**block, "rope_type": "deepseek_yarn"}
 
 
 def _set_plain(changed: Values, own: Config, part: Part, line: CommandLine, remarks: list[str]) -> None:
@@ -295,10 +333,18 @@ def _merge_block(
 
 
 def _replace_block(
-    changed: Values, value: Config, part: Part, base: float, line: CommandLine, remarks: list[str]
+    changed: Values,
+    value: Config,
+    part: Part,
+    base: float,
+    line: CommandLine,
+    remarks: list[str],
+    fractions: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
+    rotated = fractions.get(part.model_type, 1.0)
     fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
-    lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates whole heads"
+    share = "whole heads" if rotated == 1.0 else f"{rotated:g} of the head"
+    lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {share}"
     drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
 
     def completed(block: Config) -> object:
@@ -310,9 +356,9 @@ def _replace_block(
             remarks.append(f"{line.name} reads rope_type, and not type={kind!r:.40}: there is no scaling")
         if "rope_theta" not in block:
             remarks.append(f"{line.name} replaces rope_parameters, and without rope_theta the base is {base:,.0f}")
-        if PARTIAL_KEYS[0] not in block and {default, fraction} - {None, 1}:
-            found[PARTIAL_KEYS[0]] = 1.0
-            remarks.extend([] if (default if fraction is None else fraction) == 1 else [lost])
+        if PARTIAL_KEYS[0] not in block and {default, fraction} - {None, rotated}:
+            found[PARTIAL_KEYS[0]] = rotated
+            remarks.extend([] if (default if fraction is None else fraction) == rotated else [lost])
         return found
 
     is_nested = any(isinstance(each, Mapping) for each in value.values())
@@ -355,6 +401,12 @@ def _each_block(changed: Values, part: Part, read: Callable[[Config], Values]) -
 def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> Values:
     """A block with the keys that vLLM reads, and for rules that vLLM computes in another way, with their result."""
     rule, family = block.get("rope_type", "default"), part.family
+    if part.by_transformers and rule in part.by_transformers.rules:
+        reads_alpha = rule == "dynamic" and "factor" in family.quirks.ignored_in_block
+        read = {*part.by_transformers.rules[rule], *(["alpha"] if reads_alpha else [])}
+        if unread := block.keys() - read - {*family.quirks.ignored_in_block, "finetuned", "type"}:
+            remarks.append(f"vLLM 0.33 does not read {comma_separated(unread)} of rope_parameters for rule {rule!r}")
+        return {key: value for key, value in block.items() if key in read or key in family.quirks.ignored_in_block}
     if part.model_type == "gpt_oss":
         rule = "yarn"
     elif _is_deepseek(family) and rule != "default":

@@ -23,7 +23,7 @@ class Writer(NamedTuple):
     engine: str = ""  # whose tables (`rope_xp/configs/engines`) it reads, and whose version may be given
     takes_architecture: bool = False  # of a GGUF file
     # The function that is called with settings and a length, likewise. Empty if the settings need nothing for a length.
-    # With `takes_architecture`, it is also given the embedding and the options.
+    # With `takes_architecture`, and for SGLang, it is also given the embedding and the options.
     length: str = ""
     # The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
     # others stay as the file has them; or "each", those of the embedding: a config has a block for each type of layers.
@@ -162,7 +162,7 @@ def with_length(
 ) -> Written:
     """What `to_config` returns, and the arguments by which an engine accepts sequences of this length."""
     writer = TARGETS[target]
-    more = (rope, options or Options()) if writer.takes_architecture else ()
+    more = (rope, options or Options()) if writer.takes_architecture or target == "sglang" else ()
     return _function(writer.length)(settings, length, *more) if writer.length else settings
 
 

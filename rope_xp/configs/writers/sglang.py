@@ -5,6 +5,7 @@ from math import ceil, isclose
 
 from rope_xp.configs import engines
 from rope_xp.configs.engines import Reading, Table
+from rope_xp.configs.parts import PARTS
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.limits import (
     LENGTH,
@@ -35,6 +36,7 @@ from rope_xp.frequencies import (
     Scaling,
     YarnScaling,
 )
+from rope_xp.provenance import Provenance
 from rope_xp.types import Config, Embedding, Values
 
 SGLANG, LMDEPLOY = "SGLang", "lmdeploy"
@@ -64,7 +66,7 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
     return ["--json-model-override-args", json.dumps(written)]
 
 
-def sglang_with_length(flags: list[str], length: int) -> list[str]:
+def sglang_with_length(flags: list[str], length: int, rope: Embedding | None, options: Options) -> list[str]:
     """The same for this length: `--context-length` scales nothing, and must not exceed the length of the config."""
     written = json.loads(flags[1])
     part = part_with_block(written)
@@ -73,6 +75,11 @@ def sglang_with_length(flags: list[str], length: int) -> list[str]:
     factor = 1.0 if ORIGINAL in block else block.get("factor", 1.0)
     if block["rope_type"] != "dynamic" or "alpha" in block:  # else the base follows from the length
         part[LENGTH] = ceil(length / factor)
+        source = Provenance() if rope is None else rope._provenance
+        text = PARTS.get(source.file_type, {}).get("text")
+        if part is written and text and engines.table("sglang", options.engine_version).of(source.file_type):
+            # The classes read the rotary block outside the text config, and the server the length in it.
+            written |= below(text[0].split("."), {LENGTH: part[LENGTH]})
     return ["--context-length", str(length), flags[0], json.dumps(written)]
 
 

@@ -128,10 +128,12 @@ def _block(rope: Embedding, reading: engines.Reading) -> tuple[Values, Values]:
     block = rope_parameters(rope)
     if isinstance(rule, YarnScaling):
         block = _of_yarn(rope, rule, block, reading)
-    read = reading.rules.get("longrope", ())
-    if isinstance(rule, LongRopeScaling) and rule.attention_factor is not None and "short_mscale" in read:
-        factor = block.pop("attention_factor")
-        block |= {"short_mscale": factor, "long_mscale": factor}
+    if isinstance(rule, LongRopeScaling):
+        # Without them, vLLM computes the attention factor from the length of the config.
+        block.pop("attention_factor", None)
+        has_own = "short_mscale" in reading.rules.get("longrope", ())
+        for name in ("short_mscale", "long_mscale") if has_own else ("attention_factor",):
+            block.setdefault(name, rope.attention_factor)
     return block, {}
 
 
@@ -139,6 +141,13 @@ def _of_dynamic(rope: Embedding, rule: DynamicNTKScaling, reading: engines.Readi
     """Dynamic NTK for one length: vLLM has the same frequencies for all sequences."""
     trained = rule.max_position_embeddings
     block = rope_parameters(rope)
+    if reading.by == "transformers":  # its class computes the frequencies of each length
+        if reading.path:
+            raise wrong_value(
+                f"scaling must not be dynamic NTK for model type {rope._provenance.model_type!r} in vLLM, which merges "
+                f"the block with that of the file, so that its alpha stays; got {rule.describe()}"
+            )
+        return block, {"max_position_embeddings": trained}
     if "max_trained_positions" in reading.rules.get("dynamic", ()):
         if rule.seq_len is None:
             raise wrong_value(
