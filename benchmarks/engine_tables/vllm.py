@@ -46,7 +46,8 @@ FACTS = [
     {
         "models": ["*"],
         "text": "`--hf-overrides` sets numbers before the config is read, and dicts after: a top-level "
-        "`rope_parameters` replaces the whole block, and without `rope_theta` the base is 10,000",
+        "`rope_parameters` replaces the whole block, and without `rope_theta` the base is 10,000, or that of the "
+        "model's class, such as 1,000,000 for qwen2",
         "source": "vllm/config/model.py:616-695 and vllm/model_executor/layers/rotary_embedding/__init__.py:55 at "
         "0.33.0",
     },

@@ -22,7 +22,7 @@ from rope_xp.configs.writers.limits import part_with_block
 if importlib.util.find_spec("sglang") is None:
     raise pytest.UsageError("sglang must be on the path to be tested: run `nox -s tests-sglang`; got no such package")
 
-from engine_tables import sglang
+from engine_tables import _switches, sglang
 
 VERSION = sglang.load(Path(importlib.util.find_spec("sglang").origin).parents[1])
 TABLE = engines.table("sglang")
@@ -112,14 +112,15 @@ def test_no_key_of_the_file_stays():
     SERVER.assert_no_key_of_the_file_stays(alpha=9.0)
 
 
-def test_a_longer_context_is_accepted(tmp_path):
+@pytest.mark.parametrize("model_type", ["llama", "qwen2_vl", "qwen3_vl"])
+def test_a_longer_context_is_accepted(tmp_path, model_type):
     from sglang.srt.configs.model_config import ModelConfig
 
-    (tmp_path / "config.json").write_text(json.dumps(SERVER.small["llama"]))
-    for name, (rope, overrides) in SERVER.embeddings("llama").items():
+    (tmp_path / "config.json").write_text(json.dumps(SERVER.small[model_type]))
+    for name, (rope, overrides) in SERVER.embeddings(model_type).items():
         if overrides is None or name == "dynamic":
             continue
-        flags = with_length("sglang", rope.to_config("sglang"), 4 * LENGTH)
+        flags = with_length("sglang", rope.to_config("sglang"), 4 * LENGTH, rope)
         options = dict(zip(flags[::2], flags[1::2], strict=True))
         config = ModelConfig(
             str(tmp_path),
@@ -127,7 +128,7 @@ def test_a_longer_context_is_accepted(tmp_path):
             model_override_args=options["--json-model-override-args"],
         )
         assert config.context_len == 4 * LENGTH
-        assert computes(config.hf_config, rope), name
+        assert computes(_switches.complete(config.hf_config), rope), name
 
 
 def test_only_a_multiplier_is_read():

@@ -309,3 +309,29 @@ def test_longrope_of_phi3(tmp_path, length, factor):
         wanted = getattr(each, f"{chosen}_factor"), getattr(each, f"{chosen}_mscale")
         table = each._compute_cos_sin_cache(512, *wanted).numpy()
         assert np.abs(table - ours(rope)).max() < TOLERANCE
+
+
+def test_what_the_reader_of_flags_says(tmp_path):
+    """A block of GLM-4 without a share rotates half of the head, and YaRN replaces LongRoPE of Phi-3."""
+    flags = ["--hf-overrides", json.dumps({"rope_parameters": {"rope_type": "yarn", "rope_theta": 3e5, **YARN}})]
+    lists = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+    phi3 = {"rope_scaling": {"type": "longrope", **lists}, "original_max_position_embeddings": 256}
+    for config in (MODELS["glm4"], MODELS["phi3"] | phi3):
+        rope = from_config(config, flags=["vllm", *flags])
+        (found,) = {each for each in rotary_modules(tmp_path, config, flags)}
+        assert np.abs(table_of(found, rope) - ours(rope)).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("length", [100, 600, 1024])
+def test_dynamic_ntk_of_transformers_follows_the_length(tmp_path, length):
+    """vLLM runs Phi with the code of transformers, which computes the frequencies of each length."""
+    config = TINY | {"model_type": "phi", "architectures": ["PhiForCausalLM"], "partial_rotary_factor": 0.5}
+    del config["head_dim"]
+    rope = from_config(config)
+    rule = DynamicNTKScaling(factor=4.0, max_position_embeddings=256, seq_len=length)
+    rope = with_provenance(rope.replace(scaling=rule), rope._provenance)
+    flags = ["--max-model-len", "1024", *rope.to_config("vllm")]
+    module = rotary_modules(tmp_path, config, flags)[0]
+    again = type(module)(config=module.config)
+    again(torch.zeros(1, 1), torch.arange(length)[None])
+    assert again.inv_freq.numpy() == pytest.approx(np.asarray(rope.inv_freq), rel=1e-6)

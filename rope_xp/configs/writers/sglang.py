@@ -75,11 +75,11 @@ def sglang_with_length(flags: list[str], length: int, rope: Embedding | None, op
     factor = 1.0 if ORIGINAL in block else block.get("factor", 1.0)
     if block["rope_type"] != "dynamic" or "alpha" in block:  # else the base follows from the length
         part[LENGTH] = ceil(length / factor)
-        source = Provenance() if rope is None else rope._provenance
-        text = PARTS.get(source.file_type, {}).get("text")
-        if part is written and text and engines.table("sglang", options.engine_version).of(source.file_type):
-            # The classes read the rotary block outside the text config, and the server the length in it.
-            written |= below(text[0].split("."), {LENGTH: part[LENGTH]})
+    source = Provenance() if rope is None else rope._provenance
+    text = PARTS.get(source.file_type, {}).get("text")
+    if part is written and text and engines.table("sglang", options.engine_version).of(source.file_type):
+        # The classes read the rotary block outside the text config. The server reads the length in it, without a factor.
+        written |= below(text[0].split("."), {LENGTH: length})
     return ["--context-length", str(length), flags[0], json.dumps(written)]
 
 
