@@ -78,7 +78,7 @@ def sglang_with_length(flags: list[str], length: int, rope: Embedding | None, op
     source = Provenance() if rope is None else rope._provenance
     text = PARTS.get(source.file_type, {}).get("text")
     if part is written and text and engines.table("sglang", options.engine_version).of(source.file_type):
-        # The classes read the rotary block outside the text config. The server reads the length in it, without a factor.
+        # The classes read the block outside the text config. The server reads the length in it, without a factor.
         written |= below(text[0].split("."), {LENGTH: length})
     return ["--context-length", str(length), flags[0], json.dumps(written)]
 
