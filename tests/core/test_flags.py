@@ -4,6 +4,7 @@ The numbers, also those of tests/goldens/examples.json, were worked out by hand 
 `llama_cpp_arguments.py` name.
 """
 
+import json
 import re
 import warnings
 
