@@ -509,8 +509,8 @@ class Explanation(Report):
         The pairs of each position axis; empty for one axis.
     unseen_from : dict of int to int
         For each pair that completes no turn within the trained length: the first position at which it has an angle that
-        training before scaling did not show. Training with n tokens shows angles below that of position n. Training
-        with scaling shows more. Empty without a trained length.
+        training before scaling did not show: n tokens show angles below that of position n. Training with scaling shows
+        more. Empty without a trained length.
     attention_factor, score_factor, softmax_scale : float
         The factor of sines and cosines; its square, by which rotated channels change scores; and the factor by which
         the model must multiply its softmax scale.

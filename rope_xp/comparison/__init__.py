@@ -38,9 +38,8 @@ def compare(
         The number of channels of a head. Required if neither `a` nor `b` is a value or a config.
     context : int, optional
         The two are the same if they agree at positions 0 to ``context - 1``. The default is the extended or trained
-        length of the values, the longest that is known, or else 4096. If frequencies depend on the length of the
-        sequence (LongRoPE, dynamic NTK), two configs are read for sequences of this length, unless `options` have a
-        `seq_len`. Of values that are made for other lengths, the report says so.
+        length of the values, the longest that is known, or else 4096. If frequencies depend on the length
+        (LongRoPE, dynamic NTK), two configs are read for this one, unless `options` have a `seq_len`.
     tolerance : float, optional
         The change of a unit score that is accepted. The default is 1e-3, the error of float32 phases at position 8,192.
         For a function with bfloat16 or float16 results, it is 8 roundings of that dtype.

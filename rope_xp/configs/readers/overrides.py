@@ -287,7 +287,7 @@ def _block_completed(block: Config, outside: Config, family: Family) -> object:
 
 
 def _with_name(block: Config, family: Family) -> Values:
-    """YaRN by a name that means YaRN in the family: transformers replaces names of a file, and not those of flags."""
+    # transformers replaces the names of rules in a file, and not those of flags.
     if block.get("rope_type") != "yarn" or "yarn" not in family.quirks.rules:
         return dict(block)
     return {**block, "rope_type": "deepseek_yarn"}
