@@ -95,7 +95,7 @@ def first_above(change, limit):
 def scores(value):
     """Of queries at each position with keys at position 0."""
     maps = value.matrices()
-    return maps[:, :1].swapaxes(-1, -2) @ maps
+    return maps @ maps[:, :1].swapaxes(-1, -2)
 
 
 pairs_of_values = st.tuples(values(), values() | st.just(Value(None))) | st.tuples(*[values(with_axes=True)] * 2)
