@@ -5,7 +5,6 @@ from math import ceil, isclose
 
 from rope_xp.configs import engines
 from rope_xp.configs.engines import Reading, Table
-from rope_xp.configs.parts import PARTS
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.limits import (
     LENGTH,
@@ -76,10 +75,10 @@ def sglang_with_length(flags: list[str], length: int, rope: Embedding | None, op
     if block["rope_type"] != "dynamic" or "alpha" in block:  # else the base follows from the length
         part[LENGTH] = ceil(length / factor)
     source = Provenance() if rope is None else rope._provenance
-    text = PARTS.get(source.file_type, {}).get("text")
-    if part is written and text and engines.table("sglang", options.engine_version).of(source.file_type):
+    is_part = source.file_type != source.model_type
+    if part is written and is_part and engines.table("sglang", options.engine_version).of(source.file_type):
         # The classes read the block outside the text config. The server reads the length in it, without a factor.
-        written |= below(text[0].split("."), {LENGTH: length})
+        written |= below(source.path or ("text_config",), {LENGTH: length})
     return ["--context-length", str(length), flags[0], json.dumps(written)]
 
 
