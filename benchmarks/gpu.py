@@ -35,7 +35,7 @@ LOADS = {name: replace(WORKLOADS[name], dtypes=BOTH, trained=BOTH) for name in (
 GIVEN = ("tables", "rows", "positions")
 # The tests of the kernel, and with --dry a few of them.
 TESTS = {
-    "tests/triton": ("not a_test_that_is_left_out", "strided_table"),
+    "tests/triton": ("not a_test_that_is_left_out", "take_several_heads"),
     "tests/core": ("not threads", "views_of_packed"),
 }
 TEST_SECONDS = 150  # for each folder
