@@ -106,7 +106,7 @@ def test_values_differ_from_the_position_of_brute_force(pair, alike, tolerance):
     """At any context and tolerance. The first position follows from neither."""
     one, other = pair
     if alike and other.rope and one.rope.rotary_dim == other.rope.rotary_dim:  # which are compared without matrices
-        fields = {name: getattr(one.rope, name) for name in ("layout", "first_channel")}
+        fields = {name: getattr(one.rope, name) for name in ("layout", "first_channel", "rotary_dim")}
         other = other._replace(rope=other.rope.replace(**fields))
     change, decays = changes(one, other), any(each.rope and each.rope.xpos for each in (one, other))
     first, unsure = first_above(change, 0.01)
