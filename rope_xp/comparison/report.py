@@ -79,7 +79,7 @@ class Comparison(Report):
     remarks : tuple of str
         With `flags`, what was assumed, and which of them do not do what one would expect.
     first_beyond_tolerance : int or None
-        As `first_position`, for a change by more than `tolerance`.
+        The first position at which a unit score changes by more than `tolerance`.
     """
 
     same: bool
