@@ -13,7 +13,6 @@ transformers 5.18; the others were read.
 
 from collections.abc import Callable, Mapping
 from math import log
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rope_xp.arrays import checks
@@ -150,9 +149,8 @@ def _of_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
         elif part.path:
             _merge_block(changed, value, part, _merged, line, remarks)
         else:
-            _replace_block(
-                changed, value, part, VLLM_BASES.get(part.model_type, 10_000.0), line, remarks, VLLM_FRACTIONS
-            )
+            base, rotated = VLLM_BASES.get(part.model_type, 10_000.0), VLLM_FRACTIONS.get(part.model_type, 1.0)
+            _replace_block(changed, value, part, base, line, remarks, rotated)
     return _each_block(changed, part, lambda block: _as_vllm(block, changed, part, remarks))
 
 
@@ -339,9 +337,8 @@ def _replace_block(
     base: float,
     line: CommandLine,
     remarks: list[str],
-    fractions: Mapping[str, float] = MappingProxyType({}),
+    rotated: float = 1.0,
 ) -> None:
-    rotated = fractions.get(part.model_type, 1.0)
     fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
     share = "whole heads" if rotated == 1.0 else f"{rotated:g} of the head"
     lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {share}"
