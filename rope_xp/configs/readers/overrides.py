@@ -89,8 +89,9 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
     place = path_to(mapping, whole)
     text = PARTS.get(whole.get("model_type", ""), {}).get("text")
     # In memory, a flat file of a composite has the keys of its text in a part.
-    path = tuple(text[0].split(".")) if text and not place and mapping is whole else place
-    found = _in_engine(line.engine, Part(dict(mapping), model_type, path), whole)
+    of_text = tuple(text[0].split(".")) if text else ()
+    path = of_text if of_text and not place and mapping is whole else place
+    found = _in_engine(line.engine, Part(dict(mapping), model_type, path), whole, of_text)
     remarks: list[str] = []
     if line.last("--rope-scaling-factor"):
         raise wrong_value(
@@ -112,10 +113,9 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
     return Changed(_placed(whole, place, changed), context, remarks)
 
 
-def _in_engine(engine: str, part: Part, whole: Config) -> Part:
+def _in_engine(engine: str, part: Part, whole: Config, of_text: tuple[str, ...]) -> Part:
     """The part where the engine has it, by the table of what it reads."""
-    text = PARTS.get(whole.get("model_type", ""), {}).get("text", ("", ""))[0]
-    if engine == "vllm-0.8" or part.path not in ((), tuple(text.split("."))):
+    if engine == "vllm-0.8" or part.path not in ((), of_text):
         return part
     table = engines.table(engine)
     known = table.of(whole.get("model_type", "")) or (table.of(part.model_type) if engine == "vllm" else None)
