@@ -31,6 +31,19 @@ def test_the_search_finds_the_reference_first(open_page, name):
     assert "/reference/" in first.get_attribute("href")
 
 
+def test_the_search_finds_a_word_among_numbers(open_page):
+    """Without docs/scripts/search.py, lunr does not find 34969, and typing its first digit raises an error."""
+    page = open_page("index.html")
+    numbers = {"location": "numbers/", "title": "", "text": " ".join(str(n * n) for n in range(10_000))}
+    page.route("**/search_index.json", lambda route: route.fulfill(json={**route.fetch().json(), "docs": [numbers]}))
+    page.reload()
+    query = page.locator("[data-md-component=search-query]")
+    query.click()
+    query.press_sequentially("34969")
+    page.locator(".md-search-result__meta", has_text="1 matching document").wait_for()
+    assert page.locator(".md-search-result__item mark").first.text_content() == "34969"
+
+
 def test_the_dials_rest_if_motion_is_not_wanted(open_page):
     page = open_page("index.html")
     running = "document.getAnimations().filter((each) => each.animationName === 'rope-turn').length"
