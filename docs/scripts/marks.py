@@ -2,8 +2,9 @@
 
 mkdocs-gen-files runs it, into the site; run or imported without MkDocs, it overwrites the pages of docs.
 
-A mark ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns. Pages of
-the reference begin with a table of what they document.
+A mark ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns. An image
+``![...](NAME-{theme}.svg)`` becomes two: light pages show one, dark pages the other. Pages of the reference begin with
+a table of what they document.
 """
 
 import json
@@ -29,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 TABLE_GOALS = ("tables", "tables without numba")
 FIGURES = "explanation/figures"
 MARK = re.compile(r"<!-- build: ([\w-]+)((?: [\w.-]+)*) -->")
+IMAGE = re.compile(r"(!\[[^\]]*\]\([^)]*)\{theme\}(\.svg)\)")
 
 CONFIGS = {
     name: entry["config"] for name, entry in json.loads((ROOT / "tests/goldens/configs.json").read_text()).items()
@@ -37,15 +39,10 @@ GOLDENS = json.loads((ROOT / "tests/goldens/goldens.json").read_text())
 
 
 def figure(name: str) -> str:
-    """A figure for light and for dark pages, as two images of which a page shows one."""
+    """A figure of the explanation, which is drawn here."""
     draw, alt = explanation_figures.FIGURES[name]
     publish(f"{FIGURES}/{name}", lambda figure: draw(figure, CONFIGS))
-    return _both(f"![{alt}]({{{{figures}}}}/{name}-{{theme}}.svg#only-{{theme}})")
-
-
-def _both(image: str) -> str:
-    """An image for light pages and one for dark pages."""
-    return "\n".join(image.format(theme=theme) for theme in plot.STYLES)
+    return f"![{alt}]({{figures}}/{name}-{{theme}}.svg)"
 
 
 def mutants() -> str:
@@ -94,7 +91,7 @@ def all_pictures() -> str:
     for kind, draw in plot.PICTURES.items():
         alt = reference_tables.first_sentence(draw).removeprefix("Draw ").capitalize()
         rows.append(f"`--kind {kind}`: {alt}")
-        rows.append(_both(f"![{alt}](figures/{kind}-{{theme}}.svg#only-{{theme}})"))
+        rows.append(f"![{alt}](figures/{kind}-{{theme}}.svg)")
     return "\n\n".join(rows)
 
 
@@ -124,6 +121,7 @@ def built(page: Path) -> str:
     """The text of a page with all marks replaced."""
     figures = Path(relpath(FIGURES, page.relative_to(ROOT / "docs").parent)).as_posix()
     text = MARK.sub(lambda mark: BUILDERS[mark[1]](*mark[2].split()).replace("{figures}", figures), page.read_text())
+    text = IMAGE.sub("\n".join(rf"\1{theme}\2#only-{theme})" for theme in plot.STYLES), text)
     return reference_tables.completed(text)
 
 
