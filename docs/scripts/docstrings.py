@@ -4,20 +4,21 @@ import re
 
 import griffe
 
-# A line that a description follows: `x : array, "*batch seq heads dim"`.
-TYPE = re.compile(r'^(?!>>>).*".*$(?=\n {4}\S)', re.MULTILINE)
+# A type that a description follows, up to its first quote: `x : array, "*batch seq heads dim"`. Without quotes, up to
+# the "or" of a list: `a : config, function or None`.
+TYPE = re.compile(r'^(?!>>>)(\S[^"\n]*(?=")|\S[^"\n]*?, [^"\n]*?(?= or ))(.*)(?=\n {4}\S)', re.MULTILINE)
 # `{"transformers"}`: Griffe takes the first choice for the default.
 CHOICES = re.compile(r'(?<=: )\{("[^{}]*")\}')
 
 
 class PlainTypes(griffe.Extension):
-    """Types with quotes are shown as they are written. Griffe takes them for Python, and drops the quotes."""
+    """Types are shown as they are written. Griffe takes them for Python: it drops quotes, and adds brackets."""
 
     def on_object(self, *, obj, **_):
         if obj.docstring:
             # An invisible space: the type is then no Python.
             value = CHOICES.sub(r"\1", obj.docstring.value)
-            obj.docstring.value = TYPE.sub(lambda line: line[0].replace('"', '\u200b"', 1), value)
+            obj.docstring.value = TYPE.sub(lambda found: f"{found[1]}\u200b{found[2].replace('`', '')}", value)
             if obj.is_function or obj.is_class:
                 give_own_defaults(obj)
 

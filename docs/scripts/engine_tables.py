@@ -23,7 +23,7 @@ def facts(engine: str) -> str:
     """What is written by hand, with its source."""
     lines = ["| model types | fact | source |", "|---|---|---|"]
     rows = [
-        f"| {', '.join(f'`{model}`' for model in each.models)} | {each.text} | {each.source} |"
+        f"| {', '.join(f'`{model}`' for model in each.models) or 'all'} | {each.text} | {each.source} |"
         for each in table(engine).facts
     ]
     return "\n".join(lines + rows)
