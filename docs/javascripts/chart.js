@@ -74,10 +74,8 @@ export function drawWavelengths(width, found) {
   ] : [
     [`trained length${before}`, trained, trained < target ? 14 : -5], ["target length", target, trained < target ? -5 : 14],
   ];
-  for (const [name, length, offset] of marks) {
+  for (const [name, length] of marks)
     svg.append(line(name.split(" ")[0], MARGIN.left, toY(length), right, toY(length)));
-    svg.append(text("mark", MARGIN.left + 6, toY(length) + offset, `${name} ${shown(length)}`));
-  }
   for (const pair of pairs) {
     const cx = toX(pair.number);
     if (pair.wavelength !== pair.unscaled)
@@ -85,6 +83,11 @@ export function drawWavelengths(width, found) {
     if (pair.wavelength === Infinity) continue;
     const cy = toY(pair.wavelength);
     svg.append(pair.unseen ? triangle(cx, cy, pair.title) : dot(cx, cy, pair.title));
+  }
+  for (const [name, length, offset] of marks) {
+    // Dots are below a line at its left, and above it at its right.
+    const [at, anchor] = offset < 0 ? [MARGIN.left + 6, "start"] : [right - 6, "end"];
+    svg.append(text("mark", at, toY(length) + offset, `${name} ${shown(length)}`, anchor));
   }
   return svg;
 }

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Arc
 from pictures import publish
 
-from rope_xp import RotaryEmbedding, Sections, plot
+from rope_xp import RotaryEmbedding, plot
 
 LLAMA_2 = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
 FREQUENCIES = np.asarray(LLAMA_2.inv_freq)
@@ -48,7 +48,8 @@ def decay(ax: Axes) -> None:
     turns = np.exp(1j * np.outer(np.arange(257), FREQUENCIES))
     sums = np.abs(np.cumsum(turns, axis=1)).mean(axis=1)
     ax.plot(sums / sums[0], color="C1", linestyle="--", label="mean of |S|, as a share of that at distance 0")
-    ax.set(title="What falls with the distance", ylabel="", ylim=(0, 1.05))
+    ax.title.set_text("What falls with the distance")  # `ax.set` would centre it at the left end
+    ax.set(ylabel="", ylim=(0, 1.05))
     ax.legend(fontsize=8)
 
 
@@ -65,17 +66,11 @@ def unseen(ax: Axes) -> None:
     ax.legend(fontsize=8)
 
 
-def sections(ax: Axes) -> None:
-    """The position axis of each pair of Qwen2-VL."""
-    plot.sections(RotaryEmbedding(head_dim=128, layout="half", base=1e6, sections=Sections((16, 24, 24))), ax=ax)
-
-
 for draw, size in (
     (relative, (6.0, 3.0)),
     (pair, (4.0, 4.0)),
     (wavelengths, plot.SIZE),
     (decay, plot.SIZE),
     (unseen, plot.SIZE),
-    (sections, plot.SIZE),
 ):
     publish(f"tutorial/figures/{draw.__name__}", lambda figure, draw=draw: draw(figure.add_subplot()), size)
