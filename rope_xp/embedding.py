@@ -28,7 +28,7 @@ from rope_xp.kernels.plan import (
 from rope_xp.kernels.reference import Rotation
 from rope_xp.kernels.tables import TableScale, pair_of, scale_of
 from rope_xp.layouts import LAYOUTS, READ_WRITE, Layout, checked_blocks, span_of
-from rope_xp.provenance import Provenance, with_provenance
+from rope_xp.provenance import Provenance, mark
 from rope_xp.sections import Sections
 from rope_xp.spectrum import frequencies_of
 from rope_xp.types import Array, ArrayT, OtherT, Values
@@ -235,7 +235,7 @@ class RotaryEmbedding:
                 given["rotary_dim"] = None
         if self.scaling is not None or self.attention_factor == 1.0:
             given["attention_factor"] = None
-        return with_provenance(type(self)(**{**given, **changes}), self._provenance.of_model())
+        return mark(type(self)(**{**given, **changes}), self._provenance.of_model())
 
     __replace__ = replace  # for `copy.replace`
 
@@ -914,6 +914,9 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
 
     @public("RotaryEmbedding")
     def __hash__(self) -> int:
+        # PyTorch 2.11 hashes values that its compiler is still making. It takes a TypeError as an answer.
+        if not vars(self).get("_frequencies"):
+            raise wrong_type("a value must be complete before it is hashed; got one without frequencies")
         if not self._frequencies.are_floats:
             raise wrong_type(
                 "a value with learned frequencies must not be hashed, because it holds an array; "

@@ -69,9 +69,13 @@ class Provenance:
 
 def with_provenance(rope: Rope, provenance: Provenance) -> Rope:
     """A copy of a `RotaryEmbedding` that records where its values come from."""
-    marked = copy(rope)
-    object.__setattr__(marked, "_provenance", provenance)
-    return marked
+    return mark(copy(rope), provenance)
+
+
+def mark(rope: Rope, provenance: Provenance) -> Rope:
+    """The same `RotaryEmbedding`, which nobody else has yet, with that record."""
+    object.__setattr__(rope, "_provenance", provenance)
+    return rope
 
 
 def defaults_as_text(defaults: Iterable[Default]) -> str:

@@ -18,13 +18,17 @@ class Alignment(NamedTuple):
     shape: tuple[int, ...]
     order: tuple[int, ...] | None = None
 
+    def equals(self, other: "Alignment | None") -> bool:
+        """Not by `==`, with which `torch.compile` makes symbolic sizes constant (seen in PyTorch 2.11)."""
+        return other is not None and self.shape == other.shape and self.order == other.order
+
 
 def align_angles(angles: Sequence[tuple[Any, ...]], alignments: Sequence[Alignment]) -> list[Any]:
     if len(angles[0]) == 2:
         return _align_pairs(angles, alignments)
     found, last, last_alignment = [], None, None
     for (*rows, positions), alignment in zip(angles, alignments):
-        if positions is not last or alignment != last_alignment:  # neighbouring arrays share them if they can
+        if positions is not last or not alignment.equals(last_alignment):  # neighbouring arrays share them if they can
             last, last_alignment = positions, alignment
             aligned = _aligned(libraries.namespace(positions), positions, alignment)
         found.append((*rows, aligned))
@@ -36,7 +40,7 @@ def _align_pairs(pairs: Sequence[tuple[Any, ...]], alignments: Sequence[Alignmen
     xp, tables = libraries.namespace(pairs[0][0]), []
     last_sin = last_alignment = None
     for (sin, cos), alignment in zip(pairs, alignments):
-        if sin is not last_sin or alignment != last_alignment:  # q and k usually share one aligned pair of tables
+        if sin is not last_sin or not alignment.equals(last_alignment):  # q and k usually share one pair of tables
             last_sin, last_alignment = sin, alignment
             aligned = (_aligned(xp, sin, alignment), _aligned(xp, cos, alignment))
         tables.append(aligned)
