@@ -59,6 +59,18 @@ class Frequencies:
                 rows = (tuple(column[axis] for column, axis in zip(columns, self.axis_of_pair)),)
         self.rows = tuple(Row(row, row_shape, axis) for axis, row in enumerate(rows))
 
+    def rows_of(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The axes of tables before pairs, for positions of this shape. None unless each pair follows one axis."""
+        if self.axis_of_pair is not None and shape[:1] == (self.axes,):
+            return shape[1:]
+        return shape if self.is_single_row else None
+
+    def axes_like(self, positions: Any) -> Any:
+        """`axis_of_pair` as an array. Some libraries accept only int64 indices."""
+        xp = libraries.namespace(positions)
+        integer = xp.int64 if libraries.has_64_bits(positions) else xp.int32
+        return libraries.constant(self, self.axis_of_pair, like=positions, dtype=integer)
+
     def sizes(self) -> list[float]:
         return [abs(w) for row in self.rows for w in row.inv_freq]
 
@@ -71,10 +83,7 @@ class Frequencies:
         """Pairs of positions and frequencies that broadcast. The angle is the sum of their products."""
         xp = libraries.namespace(positions)
         if self.axis_of_pair is not None:
-            # Some libraries accept only int64 indices.
-            integer = xp.int64 if libraries.has_64_bits(positions) else xp.int32
-            axis_of_pair = libraries.from_numbers(self.axis_of_pair, like=positions, dtype=integer)
-            of_each_pair = xp.take(positions, axis_of_pair, axis=0)
+            of_each_pair = xp.take(positions, self.axes_like(positions), axis=0)
             return [(xp.permute_dims(of_each_pair, (*range(1, positions.ndim), 0)), self.rows[0])]
         of_each_axis = [positions] if self.axes == 1 else [positions[axis, ...] for axis in range(self.axes)]
         new_axes = (..., None) if self.heads is None else (..., None, None)
@@ -111,7 +120,8 @@ class Row:
         """The frequencies as integers that broadcast against `like`."""
         if self.are_floats:
             xp = libraries.namespace(like)
-            words = libraries.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits == 32 else xp.int64)
+            dtype = xp.int32 if bits == 32 else xp.int64
+            words = libraries.constant(self, self._host[bits], like=like, dtype=dtype)
             return Revolutions(*(self.broadcast_to_rank(words[row, :], like) for row in range(4)))
         return Revolutions(*(self.broadcast_to_rank(word, like) for word in _revolutions_of_array(self.inv_freq, bits)))
 
@@ -121,7 +131,7 @@ class Row:
 
     def values(self, *, like: object, dtype: object) -> Any:
         if self.are_floats:
-            return self.broadcast_to_rank(libraries.from_numbers(self.inv_freq, like=like, dtype=dtype), like)
+            return self.broadcast_to_rank(libraries.constant(self, self.inv_freq, like=like, dtype=dtype), like)
         return self.broadcast_to_rank(libraries.astype(self.inv_freq, dtype), like)
 
     def broadcast_to_rank(self, row: Any, like: Any) -> Any:
@@ -212,10 +222,7 @@ def _zero_or_nan(x: Any, limit: float, dtype: Any) -> Any:
     """Zero where ``abs(x) < limit``, and NaN elsewhere."""
     xp = libraries.namespace(x)
     # NaN is a constant here: a computed NaN triggers NaN detectors even in elements that `where` does not select.
-    zero, nan = 0.0, float("nan")
-    for _ in range(x.ndim):
-        zero, nan = (zero,), (nan,)
-    zero, nan = (libraries.from_numbers(constant, like=x, dtype=dtype) for constant in (zero, nan))
+    zero, nan = (libraries.filled(number, x.ndim, like=x, dtype=dtype) for number in (0.0, float("nan")))
     return xp.where(xp.abs(x) < limit, zero, nan)
 
 

@@ -1,7 +1,7 @@
 """Differences between array libraries: namespaces, host data, dtypes, and operations that the standard lacks.
 
-A framework is found in `sys.modules`, and only imported if its arrays are given. Nothing is cached: under
-`torch.compile`, cached lookups add guards. A module of that name may be a folder, a stub or half imported: `()` then
+A framework is found in `sys.modules`, and only imported if its arrays are given. Calls that `torch.compile` traces read
+nothing that is cached: it would add guards. A module of that name may be a folder, a stub or half imported: `()` then
 takes the place of its array class.
 """
 
@@ -9,6 +9,7 @@ import functools
 import sys
 from math import prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,6 +148,33 @@ def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:
     if is_torch(like):
         return replicated(sys.modules["torch"].tensor(numbers, dtype=dtype, device=like.device), like=like)
     return from_host(np.asarray(numbers, dtype=dtype_name(dtype)), like=like, dtype=dtype)
+
+
+def filled(number: float, ndim: int, *, like: Any, dtype: Any) -> Any:
+    """One number as an array with `ndim` axes, in the library and on the device of `like`."""
+    if is_torch(like):  # a copy from the host would wait for the device
+        return replicated(sys.modules["torch"].full((1,) * ndim, number, dtype=dtype, device=like.device), like=like)
+    return from_host(np.full((1,) * ndim, number, dtype=dtype_name(dtype)), like=like, dtype=dtype)
+
+
+# A copy from the host waits for the device, and a CUDA graph cannot capture it. A graph that was captured holds only
+# the addresses of numbers, so the owner of the graph must also hold the owner of the numbers.
+_numbers_on_devices: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def constant(owner: object, numbers: Any, *, like: Any, dtype: Any) -> Any:
+    """`from_numbers`, for the only numbers of an owner with this dtype; copied to a GPU once, while the owner lives."""
+    if not is_torch(like) or is_traced() or like.device.type in ("cpu", "meta"):
+        return from_numbers(numbers, like=like, dtype=dtype)
+    kept, key = _numbers_on_devices.setdefault(owner, {}), (dtype, like.device)
+    if key not in kept:
+        torch = sys.modules["torch"]
+        with torch.inference_mode(False):
+            array = from_numbers(numbers, like=like, dtype=dtype)
+        if type(array) is not torch.Tensor:  # of a mode that intercepts operations, or of a sharded array
+            return array
+        kept[key] = array
+    return kept[key]
 
 
 def arange(count: int, *, like: Any) -> Any:

@@ -138,16 +138,55 @@ def table_program_of(positions: Array, arrays: Sequence[Array], frequencies: Any
         return None
     if libraries.is_jax(positions):
         return _kernel_module("xla").prepare_tables(positions, frequencies, scale)
+    if libraries.is_torch(positions) and (program := _tables_by_triton(positions, frequencies, scale, kernel)):
+        return program
     if host_view(positions) is None:
         return None
     return (_usable_numba_tables(positions, kernel) or blocked).prepare_tables(positions, frequencies, scale)
 
 
 def exact_tables(positions: Array, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:
-    """`exact_phases.exact_tables`, by the function that is compiled for JAX if it can be used."""
+    """`exact_phases.exact_tables`, by the function that is compiled for JAX or by Triton if they can be used."""
     if kernel != "reference" and frequencies.are_floats and libraries.is_jax(positions):
         return _kernel_module("xla").exact_tables(positions, frequencies.inv_freq, dtype)
+    if frequencies.are_floats and libraries.is_torch(positions) and libraries.dtype_name(dtype) == "float32":
+        program = _tables_by_triton(positions, frequencies, 1.0, kernel)
+        if program is not None:
+            return program.run(positions)
     return exact_phases.exact_tables(positions, frequencies, dtype)
+
+
+class TablesWithFallback(NamedTuple):
+    """A program of Triton for tables. If it cannot be launched, operations of PyTorch make them."""
+
+    program: Any
+    frequencies: exact_phases.Frequencies
+    scale: float
+
+    def run(self, positions: Any, like: object = None) -> tuple[Any, Any]:
+        try:
+            return self.program.run(positions)
+        except faults.LaunchError as problem:
+            float32 = libraries.namespace(positions).float32
+            _report_failure(positions.new_empty(0, dtype=float32), problem)
+            sin, cos = exact_phases.exact_tables(positions, self.frequencies, float32)
+            return sin * self.scale, cos * self.scale
+
+
+def _tables_by_triton(positions: Any, frequencies: exact_phases.Frequencies, scale: float, kernel: str) -> Any:
+    """Triton's program for tables of these positions, or None."""
+    if libraries.is_traced() or libraries.is_dtensor(positions):
+        return None
+    memory = _memory_of(positions)
+    is_asked = kernel == "fastest" and "triton" in _FASTEST.get(memory, ())
+    is_named = kernel == "triton" and memory in getattr(_kernel_module("triton"), "MEMORY_KINDS", ())
+    if not (is_asked or is_named) or not _kernel_module("autograd").is_constant(positions):
+        return None
+    like = positions.new_empty(0, dtype=libraries.namespace(positions).float32)
+    if choose(like, kernel) != "triton":
+        return None
+    program = _kernel_module("triton").prepare_tables(positions, frequencies, scale)
+    return program if is_named or program is None else TablesWithFallback(program, frequencies, scale)
 
 
 def host_view(x: Any) -> Any:

@@ -55,12 +55,8 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
     """The program for positions of this dtype and shape, whose sines and cosines are multiplied by float32(scale)."""
     # None unless positions are int32 or int64 in native byte order, frequencies are floats, each pair follows one
     # position axis, and all heads have the same frequencies.
-    kind, shape = libraries.dtype_name(positions.dtype), tuple(positions.shape)
-    if kind not in ("int32", "int64") or not memory.is_native(positions):
-        return None
-    if frequencies.axis_of_pair is not None and shape[:1] == (frequencies.axes,):
-        shape = shape[1:]
-    elif not frequencies.is_single_row:
+    kind, shape = libraries.dtype_name(positions.dtype), frequencies.rows_of(tuple(positions.shape))
+    if kind not in ("int32", "int64") or not memory.is_native(positions) or shape is None:
         return None
     functions = memory.functions(positions, 4 * prod(shape) * frequencies.pairs)
     return TableProgram(functions, *_job(frequencies, kind, shape, scale))

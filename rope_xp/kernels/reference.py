@@ -101,8 +101,8 @@ def _select_rows(table: Any, positions: Any) -> Any:
     known = (positions >= 0) & (positions < libraries.size_of(table, 0))
     rows = libraries.take_rows(table, xp.where(known, positions, xp.zeros_like(positions)))
     # A constant NaN: a computed NaN triggers NaN detectors, even in rows where it is not selected.
-    nan = libraries.from_numbers((float("nan"),), like=table, dtype=table.dtype)
-    return xp.where(known[..., None], rows, xp.reshape(nan, (1,) * rows.ndim))
+    nan = libraries.filled(float("nan"), rows.ndim, like=table, dtype=table.dtype)
+    return xp.where(known[..., None], rows, nan)
 
 
 def split_pairs(xp: Any, x: Array, layout: str, blocks: int = 1) -> tuple[Any, Any]:

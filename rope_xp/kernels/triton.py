@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import gcd, prod
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 import triton
-from triton import knobs
 from triton.runtime import driver
 
 from rope_xp.arrays import checks, exact_phases
@@ -27,6 +25,11 @@ from rope_xp.types import Array, Values
 Axes = tuple[int, ...]
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+
+try:
+    from triton import knobs
+except ImportError:
+    raise ImportError(f"Triton must be 3.4 or later, as with PyTorch 2.8; got {triton.__version__}") from None
 
 # Whether Triton interprets kernels on the CPU. The environment decides this when kernels are defined.
 INTERPRETED = knobs.runtime.interpret
@@ -40,6 +43,8 @@ if torch.cuda.is_available() and not INTERPRETED:
 
 # The threads of a program: 4 warps, which have 64 threads each on most GPUs of AMD.
 WARPS, WARP_SIZE = 4, 64 if torch.version.hip else 32
+# Each product is rounded before it is added, as by operations of PyTorch, so that results have the same bits.
+COMPILER = {"num_warps": WARPS, "enable_fp_fusion": False}
 # A Triton program is one instance of the kernel. It loads sines and cosines once and rotates up to HEADS heads by them.
 # Loading them costs as much as reading and writing one bfloat16 head. With fewer than PROGRAMS programs a device would
 # be partly idle, so a program then rotates fewer heads.
@@ -90,18 +95,45 @@ class _Launch(NamedTuple):
     grid: tuple[int]
     tasks: list[tuple[int, tuple[Any, ...]]]
     options: Values
+    compiled: "Compiled"
 
     def start(self, xs: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], angles: Angles) -> None:
         tasks = tuple([Task(xs[index], outs[index], *angles[index], *fields) for index, fields in self.tasks])
-        first = tasks[0].x
-        try:
-            if first.is_cpu:
-                triton_kernel.rotate[self.grid](tasks, **self.options)
-            else:
-                with torch.cuda.device_of(first):
-                    triton_kernel.rotate[self.grid](tasks, **self.options)
-        except Exception as problem:  # from Triton, its compilers, its disk cache, or the driver
-            raise faults.LaunchError(faults.reason(problem)) from None
+        tensors = [each for task in tasks for each in task[:5] if isinstance(each, torch.Tensor)]
+        _start(triton_kernel.rotate, self.grid, tensors, (tasks,), self.options, self.compiled)
+
+
+# What Triton compiled for a launch, and the constants of the kernel, by device and by whether each tensor is aligned.
+Compiled = dict[tuple[Any, ...], tuple[Any, list[Any]]]
+
+
+def _start(
+    kernel: Any,
+    grid: tuple[int],
+    tensors: list[torch.Tensor],
+    arguments: tuple[Any, ...],
+    options: Values,
+    compiled: Compiled,
+) -> None:
+    """Launch a kernel for these tensors, which are among its arguments, on their device."""
+    try:
+        if tensors[0].is_cpu:
+            kernel[grid](*arguments, **options)
+            return
+        with torch.cuda.device_of(tensors[0]):
+            # Triton takes 27 us to find out that it has compiled a kernel for such arguments (an H100's host, Triton
+            # 3.6). All that it compares is the same in each start of a launch, but for these facts.
+            key = (tensors[0].device.index, *[each.data_ptr() % 16 == 0 for each in tensors])
+            if key in compiled:
+                found, constants = compiled[key]
+                found[(*grid, 1, 1)](*arguments, *constants)
+                return
+            found = kernel[grid](*arguments, **options)
+            # AMD's compiler also asks for sizes.
+            if type(kernel) is triton.JITFunction and found is not None and torch.version.hip is None:
+                compiled[key] = found, [options[name] for name in kernel.arg_names[len(arguments) :]]
+    except Exception as problem:  # from Triton, its compilers, its disk cache, or the driver
+        raise faults.LaunchError(faults.reason(problem)) from None
 
 
 class ByPositions(NamedTuple):
@@ -113,13 +145,13 @@ class ByPositions(NamedTuple):
     def rotate_all(
         self, xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False
     ) -> list[torch.Tensor]:
-        words = _frequency_words(self.frequencies, xs[0].device)
+        words = _frequency_words(self.frequencies, xs[0])
         return rotate_all(xs, _with_words(words, angles), rotation, inplace, self.scale)
 
     def prepare(
         self, xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False
     ) -> "ProgramByPositions | None":
-        words = _frequency_words(self.frequencies, xs[0].device)
+        words = _frequency_words(self.frequencies, xs[0])
         program = prepare(xs, _with_words(words, angles), rotation, inplace, self.scale)
         return None if program is None else ProgramByPositions(program, words)
 
@@ -136,26 +168,75 @@ class ProgramByPositions(NamedTuple):
     """A program whose `angles` are positions alone."""
 
     program: Program
-    words: torch.Tensor  # of the frequencies
+    words: "Words"
 
     def run(self, xs: Sequence[torch.Tensor], angles: Angles) -> list[torch.Tensor]:
         return self.program.run(xs, _with_words(self.words, angles))
 
 
-def _with_words(words: torch.Tensor, angles: Angles) -> Angles:
-    return [(words, words, positions) for (positions,) in angles]
+# The frequencies, in revolutions per position: 64 fractional bits, and the next 32, as int64 "pairs".
+Words = tuple[torch.Tensor, torch.Tensor]
+
+
+def _frequency_words(frequencies: exact_phases.Frequencies, like: torch.Tensor) -> Words:
+    (row,) = frequencies.rows
+    words = row.revolutions(64, like=torch.empty(0, device=like.device))
+    return words.high, words.low
+
+
+def _with_words(words: Words, angles: Angles) -> Angles:
+    return [(*words, positions) for (positions,) in angles]
+
+
+class TableProgram(NamedTuple):
+    """How float32 tables are computed for positions of one dtype and shape, in one launch."""
+
+    words: tuple[torch.Tensor, ...]  # with the position axis of each pair
+    shape: Axes  # of each table
+    rows: int
+    grid: tuple[int]
+    options: Values
+    compiled: Compiled
+
+    def run(self, positions: torch.Tensor, like: object = None) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = positions.contiguous()
+        sin, cos = (torch.empty(self.shape, dtype=torch.float32, device=positions.device) for _ in range(2))
+        if self.rows:
+            tensors = [positions, *self.words, sin, cos]
+            arguments = (*tensors, packed(self.rows))
+            _start(triton_kernel.make_tables, self.grid, tensors, arguments, self.options, self.compiled)
+        return sin, cos
+
+
+def prepare_tables(positions: torch.Tensor, frequencies: exact_phases.Frequencies, scale: float) -> TableProgram | None:
+    """The program for positions of this shape; None unless they are integers and each pair follows one axis of them."""
+    shape = frequencies.rows_of(tuple(positions.shape))
+    if shape is None or positions.dtype not in (torch.int32, torch.int64):
+        return None
+    pairs, rows = frequencies.pairs, prod(shape)
+    padded: Any = triton.next_power_of_2(pairs)
+    rows_of_program = max(1, WARP_SIZE * WARPS * 4 // padded)  # each thread writes 16 bytes of each table
+    words, has_axes = _frequency_words(frequencies, positions), frequencies.axis_of_pair is not None
+    options = {
+        "SCALE": scale,
+        "SINE": SINE[32],
+        "COSINE": COSINE[32],
+        "HAS_AXES": has_axes,
+        "PAIRS": pairs,
+        "PADDED": padded,
+        "ROWS": rows_of_program,
+        **COMPILER,
+    }
+    axes = frequencies.axes_like(positions) if has_axes else words[0]  # which is not read
+    return TableProgram((*words, axes), (*shape, pairs), rows, (-(-rows // rows_of_program),), options, {})
 
 
 # The rotations that `make_ready` compares, the source of their angles, and whether results overwrite the arrays. Each
-# may take a second to compile, so they are few. Each layout and each source occurs once with new memory and once in
-# place.
+# takes a second to compile, so they are few: each layout and each source of angles once.
 _TESTS = (
     (Rotation("half", "half", 1), "positions", False),
-    (Rotation("half", "half", 1), "tables", True),
     (Rotation("interleaved", "interleaved", 1), "tables", False),
-    (Rotation("interleaved", "interleaved", 1), "rows", True),
-    (Rotation("interleaved", "half", 1), "rows", False),
-    (Rotation("interleaved", "half", 1), "positions", True),
+    (Rotation("interleaved", "half", 1), "rows", True),
 )
 
 
@@ -173,12 +254,21 @@ def make_ready(x: torch.Tensor) -> bool:
         for rotation, source, inplace in _TESTS:
             kernel = by_positions if source == "positions" else sys.modules[__name__]
             results = kernel.rotate_all([q.clone(), k.clone()], sources[source], rotation, inplace)
-            for one, other in zip(results, reference.rotate_all([q, k], sources["tables"], rotation)):
-                # Rounding errors of tables, products and sums in the wide dtype, and of results in the dtype of x.
-                tolerance = 32 * torch.finfo(wide).eps + 2 * torch.finfo(x.dtype).eps * other.abs().to(wide)
-                if not ((one.to(wide) - other.to(wide)).abs() <= tolerance).all():
-                    raise ArithmeticError(f"results for {x.dtype} on {x.device} differ from the reference")
+            _compare(x, results, reference.rotate_all([q, k], sources["tables"], rotation))
+        if x.dtype == torch.float32:
+            ((positions,), *_), (tables, *_) = sources["positions"], sources["tables"]
+            program: Any = prepare_tables(positions, by_positions.frequencies, by_positions.scale)
+            _compare(x, program.run(positions), tables)
     return True
+
+
+def _compare(x: torch.Tensor, results: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> None:
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    for one, other in zip(results, truths, strict=True):
+        # Rounding errors of tables, products and sums in the wide dtype, and of results in the dtype of x.
+        tolerance = 32 * torch.finfo(wide).eps + 2 * torch.finfo(x.dtype).eps * other.abs().to(wide)
+        if not ((one.to(wide) - other.to(wide)).abs() <= tolerance).all():
+            raise ArithmeticError(f"results for {x.dtype} on {x.device} differ from the reference")
 
 
 def _sources(xs: Sequence[torch.Tensor]) -> tuple[ByPositions, dict[str, Angles]]:
@@ -197,28 +287,12 @@ def _is_captured(x: torch.Tensor) -> bool:
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-_words_of: WeakKeyDictionary[exact_phases.Frequencies, dict[torch.device, torch.Tensor]] = WeakKeyDictionary()
-
-
-def _frequency_words(frequencies: exact_phases.Frequencies, device: torch.device) -> torch.Tensor:
-    """Frequencies in revolutions per position: 64 fractional bits and the next 32, as int64 "2 pairs"."""
-    # The tensor is kept as long as `frequencies`: a copy from the host waits for the device, and a CUDA graph cannot
-    # capture it. A graph holds only the address of the tensor, so the owner of the graph must also hold `frequencies`.
-    # If the first call is captured, CUDA raises, and nothing is kept.
-    words_on = _words_of.setdefault(frequencies, {})
-    if device not in words_on:
-        (row,) = frequencies.rows
-        words = row.revolutions(64, like=torch.empty(0, device="cpu"))
-        # One blocking copy from the host, so that every stream can read the tensor afterwards.
-        words_on[device] = torch.stack([words.high, words.low]).to(device)
-    return words_on[device]
-
-
 def rotate_in_graph(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool) -> list[Any]:
     """`rotate_all` during tracing: one operator, or the reference where the operator has no derivative."""
     sin, cos = [sin for sin, _ in tables], [cos for _, cos in tables]
     learned = torch.is_grad_enabled() and any([table.requires_grad for table in (*sin, *cos)])
-    if learned or _functorch.get_dynamic_layer_stack_depth():
+    # Before PyTorch 2.12, compilers trace no other function that tells of transforms.
+    if learned or isinstance(_functorch.peek_interpreter_stack(), _functorch.CInterpreter):
         return reference.rotate_all(xs, tables, rotation, inplace)
     if not inplace:
         return torch.ops.rope_xp.rotate(list(xs), sin, cos, *rotation)
@@ -327,7 +401,8 @@ def _launch(
         out_strides = x.strides if inplace else _strides_of_new(x)
         count, numbers, units_of_task = _geometry(x, out_strides, sin, positions, rows, most_heads, many_programs)
         programs += count
-        tasks.append((index, (*([] if positions else [None]), packed(programs), *numbers)))
+        # Without positions, 0: before 3.7, Triton compiles no None inside a tuple.
+        tasks.append((index, (*([] if positions else [0]), packed(programs), *numbers)))
         units.append(units_of_task)
     options = {
         "WIDTHS": tuple([x.shape[-1] for _, x, _ in arrays]),
@@ -346,9 +421,9 @@ def _launch(
         "PAIRS": pairs,
         "PADDED": padded,
         "ROWS": rows,
-        "num_warps": WARPS,
+        **COMPILER,
     }
-    return _Launch((programs,), tasks, options)
+    return _Launch((programs,), tasks, options, {})
 
 
 def _strides_of_new(x: TensorInfo) -> Axes:

@@ -1,5 +1,5 @@
 # type: ignore - Triton's language looks like Python, but has types of its own
-"""The Triton kernel of `rope_xp.kernels.triton`. Parameters in capitals are compile-time constants."""
+"""The Triton kernels of `rope_xp.kernels.triton`. Parameters in capitals are compile-time constants."""
 # Offsets have 64 bits, because large tensors need them.
 
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ class Task(NamedTuple):
 
     x: Any
     out: Any
-    table: Any  # sines, or frequencies if angles are computed
-    other_table: Any  # cosines, or the same frequencies
-    positions: Any
+    table: Any  # sines; if angles are computed, the first 64 bits of frequencies
+    other_table: Any  # cosines, or the next 32 bits
+    positions: Any  # or 0
     programs: int  # of this array and all arrays before it
     x_column: int
     out_column: int
@@ -94,8 +94,8 @@ def rotate(
                 cos = _columns(task.other_table + offset, task.table_column, row_exists, 0.0, PAIRS, PADDED)
             else:
                 position = tl.load(task.positions + offset, mask=row_exists, other=0).to(tl.int64)
-                table_row = _unpacked(task.table_row).to(tl.int64) * UNITS[index][2]
                 if SOURCE == "rows":
+                    table_row = _unpacked(task.table_row).to(tl.int64) * UNITS[index][2]
                     known = (position >= 0) & (position < _unpacked(task.table_rows))
                     offset = position * table_row
                     sin = _columns(task.table + offset, task.table_column, known, float("nan"), PAIRS, PADDED)
@@ -103,7 +103,7 @@ def rotate(
                 else:
                     always = tl.full((1, 1), 1, tl.int1)
                     high = _columns(task.table, task.table_column, always, 0, PAIRS, PADDED)
-                    low = _columns(task.table + table_row, task.table_column, always, 0, PAIRS, PADDED)
+                    low = _columns(task.other_table, task.table_column, always, 0, PAIRS, PADDED)
                     sin, cos = _sin_cos(position, high, low, SINE, COSINE, BITS)
                     sin, cos = sin * SCALE, cos * SCALE
             if INVERSE:
@@ -121,6 +121,38 @@ def rotate(
                 _write(out, task.out_column, first, second, row_exists, WRITE, FIRST, BLOCKS, PAIRS, PADDED)
                 x += x_head
                 out += out_head
+
+
+@triton.jit
+def make_tables(
+    positions,
+    high,
+    low,
+    axis_of_pair,
+    sin,
+    cos,
+    rows,
+    SCALE: tl.constexpr,
+    SINE: tl.constexpr,
+    COSINE: tl.constexpr,
+    HAS_AXES: tl.constexpr,
+    PAIRS: tl.constexpr,
+    PADDED: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Tables "rows pairs" in float32, of positions "rows", or "axes rows"; everything is contiguous."""
+    rows = _unpacked(rows).to(tl.int64)
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    column, always = tl.arange(0, PADDED)[None, :], tl.full((1, 1), 1, tl.int1)
+    place = row
+    if HAS_AXES:
+        place += _columns(axis_of_pair, 1, always, 0, PAIRS, PADDED) * rows
+    position = tl.load(positions + place, mask=row < rows, other=0).to(tl.int64)
+    high, low = _columns(high, 1, always, 0, PAIRS, PADDED), _columns(low, 1, always, 0, PAIRS, PADDED)
+    sines, cosines = _sin_cos(position, high, low, SINE, COSINE, 32)
+    exists = (row < rows) & (column < PAIRS)
+    tl.store(sin + row * PAIRS + column, sines * SCALE, mask=exists)
+    tl.store(cos + row * PAIRS + column, cosines * SCALE, mask=exists)
 
 
 @triton.jit
