@@ -34,6 +34,8 @@ def pytest_addoption(parser):
         help="array library or folder to test, may be repeated; by default the folders named, or all libraries found",
     )
 
+    parser.addoption("--gpu", action="store_true", help="PyTorch's arrays are on a GPU")
+
 
 def pytest_configure(config):
     paths = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
@@ -108,9 +110,10 @@ def _exists(item):
 def pytest_generate_tests(metafunc):
     """Each library for tests that take `xp`, and each of its kernels for those that take `kernel` besides."""
     tested = [libraries.LIBRARIES[name] for name in metafunc.config.libraries if name in libraries.LIBRARIES]
+    tested = list(map(libraries.on_gpu, tested)) if metafunc.config.getoption("--gpu") else tested
     if "kernel" in metafunc.fixturenames:
         if "triton" in metafunc.config.libraries:
-            tested.append(libraries.TRITON)
+            tested.append(libraries.triton())
         pairs = [(library, kernel) for library in tested for kernel in library.kernels]
         metafunc.parametrize("xp, kernel", pairs, ids=[f"{library.name}-{kernel}" for library, kernel in pairs])
     elif "xp" in metafunc.fixturenames:

@@ -51,7 +51,7 @@ def sources(xp):
     """Random sources for a library, each made anew by a call."""
     yield lambda: np.random.default_rng(7)
     if xp.name == "torch":
-        yield lambda: import_module("torch").Generator().manual_seed(7)
+        yield lambda: import_module("torch").Generator(xp.device).manual_seed(7)
     if xp.name == "jax":
         yield lambda: import_module("jax").random.key(7)
         yield lambda: import_module("jax").random.PRNGKey(7)
@@ -81,7 +81,8 @@ def test_augment(xp):
         options = {"shift": shift, "jitter": jitter, "rescale": rescale}
         np.testing.assert_allclose(moved(**options), truth, rtol=0, atol=2e-6)
         used = source()
-        host = np.asarray(augment(normalized(2, 4), used, **options))  # positions of NumPy go with any source
+        host = augment(normalized(2, 4), used, **options)  # positions of NumPy go with any source
+        host = host if isinstance(host, np.ndarray) else xp.numpy(host)
         np.testing.assert_allclose(host, truth, rtol=0, atol=2e-6)
         if isinstance(used, np.random.Generator):  # no more is drawn than is used
             same = source()

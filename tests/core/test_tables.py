@@ -40,11 +40,11 @@ def tables(xp, positions, inv_freq, kernel):
 
 
 def assert_like_the_reference(xp, positions, inv_freq, kernel):
-    """Numba gives the bits of the reference, zeros with their signs too. `test_angles.py` compares it with mpmath."""
+    """Compiled kernels give its bits, zeros with their signs too. `test_angles.py` compares them with mpmath."""
     found, expected = (tables(xp, positions, inv_freq, each) for each in (kernel, "reference"))
     for table, exact in zip(found, expected, strict=True):
         assert table.shape == exact.shape
-        if kernel == "numba":
+        if kernel in ("numba", "triton"):
             np.testing.assert_array_equal(table, exact)
             np.testing.assert_array_equal(np.signbit(table), np.signbit(exact))
         assert np.abs(table - exact).max(initial=0.0) <= APART

@@ -44,4 +44,5 @@ def _dtype(x):
 
 
 def _float64(x):
-    return np.asarray(x.detach().cpu().double() if hasattr(x, "detach") else x, dtype=np.float64)
+    x = x.detach().cpu().double() if hasattr(x, "detach") else x.get() if hasattr(x, "get") else x  # of CuPy
+    return np.asarray(x, dtype=np.float64)

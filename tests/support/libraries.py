@@ -22,6 +22,7 @@ class Library:
     floats: tuple[str, ...]
     integers: tuple[str, ...] = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
     kernels: tuple[str, ...] = ("reference",)
+    device: str = "cpu"  # of PyTorch's arrays
 
     def random(self, *shape, seed=0, dtype="float32"):
         """Normal numbers between -3 and 3, the same for each seed."""
@@ -46,7 +47,9 @@ class Library:
         if self.name == "numpy":
             return values
         if values.dtype == ml_dtypes.bfloat16 and self.name != "jax":
-            return self.dtype_cast(module.asarray(values.astype(np.float32)), module.bfloat16)
+            return self.dtype_cast(self.array(values.astype(np.float32)), module.bfloat16)
+        if self.name == "torch":
+            return module.asarray(values, device=self.device)
         # Dask cannot choose the chunks of some empty arrays. It would choose one for small arrays, too.
         return module.from_array(values, chunks=-1) if self.name == "dask" else module.asarray(values)
 
@@ -86,7 +89,21 @@ LIBRARIES = {
         Library("ndonnx", "ndonnx", (*WIDE, "float16")),
     )
 }
-# `--xp=triton`: torch again, where Triton's interpreter, which cuts bfloat16 off in place of rounding, runs the kernel.
-TRITON = replace(LIBRARIES["torch"], floats=(*WIDE, "float16"), kernels=("triton",))
+
+
+def on_gpu(library):
+    """With PyTorch's arrays on a GPU, where other kernels run."""
+    return replace(library, device="cuda", kernels=("reference", "triton")) if library.name == "torch" else library
+
+
+def triton():
+    """`--xp=triton`: torch again, on a GPU if there is one, else in Triton's interpreter, which cuts bfloat16 off."""
+    import torch
+
+    if torch.cuda.is_available():
+        return replace(on_gpu(LIBRARIES["torch"]), kernels=("triton",))
+    return replace(LIBRARIES["torch"], kernels=("triton",), floats=(*WIDE, "float16"))
+
+
 # The unit roundoff: half the distance from 1 to the next number.
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

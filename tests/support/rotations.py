@@ -43,7 +43,7 @@ def in_bytes(xp, x):
     if xp.name == "torch":
         import torch
 
-        x = x.detach().resolve_neg().reshape(-1).contiguous().view(torch.uint8).numpy()
+        x = x.detach().resolve_neg().reshape(-1).contiguous().view(torch.uint8).cpu().numpy()
     return x.tobytes()
 
 

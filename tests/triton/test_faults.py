@@ -134,14 +134,12 @@ def test_a_kernel_that_does_not_pass_its_proof_is_not_used(fault, monkeypatch):
     assert kernel.startswith("reference (") and why and why in message
 
 
-ORDERS = [{"READ": "half"}, {"WRITE": "interleaved"}, {"READ": "interleaved", "WRITE": "half"}]
-
-
 @pytest.mark.parametrize(
     "variant",
     [
         *({"SOURCE": source} for source in ("tables", "rows", "frequencies")),
-        *({**order, "IN_PLACE": inplace} for order in ORDERS for inplace in (False, True)),
+        *({"IN_PLACE": inplace} for inplace in (False, True)),
+        *({"READ": "half"}, {"WRITE": "interleaved"}, {"READ": "interleaved", "WRITE": "half"}),
     ],
     ids=str,
 )
@@ -210,6 +208,30 @@ def test_a_derivative_whose_launch_fails(earlier, monkeypatch):
     with pytest.warns(RuntimeWarning, match="kernel='triton' is not used"):
         gradient = torch.autograd.grad(rotated, q, weights)
     assert_close(gradient, torch.autograd.grad(REFERENCE(q, seq_dim=1), q, weights))
+
+
+@pytest.mark.parametrize("fault", [fails, writes_nothing], ids=lambda fault: fault.__name__)
+def test_tables_that_are_not_made(fault, monkeypatch):
+    """They are found by the proof, or if a launch fails later, operations of PyTorch make them."""
+
+    class Tables:
+        def __getitem__(self, grid):
+            return lambda positions, high, low, axes, sin, cos, rows, **options: fault(sin.zero_(), cos.zero_(), {})
+
+    where = torch.arange(5, device=DEVICE)
+    truth = REFERENCE.sincos(where)
+    assert kernel.make_ready(random(1))
+    unnamed = kernels._tables_by_triton(where, ROPE._frequencies, 1.0, "fastest")  # on the CPU, others are asked first
+    assert_close(unnamed.run(where), truth)
+    monkeypatch.setattr(triton_kernel, "make_tables", Tables())
+    if fault is fails:
+        with pytest.raises(faults.LaunchError, match="no kernel image"):
+            NAMED.replace().sincos(where)
+        with pytest.warns(RuntimeWarning, match="kernel='triton' is not used"):
+            assert_close(unnamed.run(where), truth)
+    else:
+        with pytest.raises(ArithmeticError, match="differ from the reference"):
+            kernel.make_ready(random(1))
 
 
 def test_by_name_a_launch_that_fails_is_an_error(monkeypatch):

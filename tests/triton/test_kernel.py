@@ -11,7 +11,7 @@ import torch
 from cases import for_each
 from compare import assert_same
 from functorch.compile import make_boxed_func
-from libraries import LIBRARIES, ROUNDOFF, TRITON
+from libraries import LIBRARIES, ROUNDOFF, triton
 from programs import COMPILED_FIRST, run
 from rotation_laws import assert_laws
 from rotations import ORDERS
@@ -77,7 +77,7 @@ def launches(monkeypatch):
 @pytest.mark.parametrize("layout", ORDERS)
 def test_programs_take_several_heads(layout, monkeypatch):
     monkeypatch.setattr(kernel, "PROGRAMS", 1)
-    assert_laws(TRITON, "triton", layout, False, 8)
+    assert_laws(triton(), "triton", layout, False, 8)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 14), (5, 0, 14)])
@@ -118,8 +118,7 @@ def test_computed_tables_are_exact(integer, dtype, bound):
     host, truths = exact_phases.exact_tables(given, frequencies, dtype), oracle.sin_cos(where, FREQUENCIES)
     for result, table, truth in zip((found[:, 7:], found[:, :7]), host, truths, strict=True):
         assert np.all(np.abs(NUMPY(result) - truth) <= bound + cut)
-        # The same bits, but where a GPU fuses products and sums.
-        assert np.abs(NUMPY(result) - NUMPY(table)).max() <= (2 * torch.finfo(dtype).eps if ON_GPU else 0.0)
+        np.testing.assert_array_equal(NUMPY(result), NUMPY(table))
 
 
 def test_there_is_no_program_where_a_launch_is_not_all():
@@ -393,12 +392,15 @@ def test_compiles_in_place_what_does_not_overlap():
     for second in (lambda x: x, lambda x: x[:, :, 1:]):
         call = lambda x: ROPE.rotate_inplace(x, second(x), sincos=sincos, seq_dim=1)  # noqa: B023, E731
         x = before.clone()
-        with pytest.raises(ValueError, match="x must share no memory"):
+        # PyTorch 2.11 fails to say which error a call raised that is traced.
+        errors = (ValueError, AssertionError) if torch.__version__.startswith("2.11.") else ValueError
+        with pytest.raises(errors, match=r"x must share no memory|^$"):
             torch.compile(call, backend="eager")(x)
         assert torch.equal(x, before)
 
 
 @pytest.mark.compile
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # of torch.export.load in 2.11
 @pytest.mark.parametrize("name, strict", [("positions", True), ("rows", False)])
 def test_exports(name, strict):
     """To one operator too, also after it is saved and loaded."""
@@ -488,7 +490,8 @@ def test_compiles_for_gpus(tmp_path):
         for read in ("half", "interleaved"):
             for write in ("half", "interleaved"):
                 compile_all(Rotation(read, write), inplace=True)
-                assert ("ttg.barrier" in compiled[-1].asm["ttgir"]) == (read != write)
+                barriers = re.findall(r"\\b(?:ttg|gpu)\\.barrier", compiled[-1].asm["ttgir"])  # gpu before 3.7
+                assert bool(barriers) == (read != write)
         for dtype in (torch.float32, torch.float16, torch.float64):
             compile_all(Rotation("half", "interleaved", 0, 1, True), dtype)
         compile_all(Rotation("half", "half", blocks=2))
@@ -548,3 +551,20 @@ def test_a_replayed_graph_follows_positions(layout):
         where.copy_(torch.arange(5, device=DEVICE) + offset)
         graph.replay()
         assert_same(rotated, rope(q, k, positions=where.clone(), seq_dim=1), 0)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="Triton compiles for the alignment of a GPU's memory")
+def test_memory_that_is_not_aligned():
+    """Between calls with aligned memory, for which another kernel is compiled."""
+    whole, sincos = random(2 * 5 * 3 * 14 + 1), ROPE.sincos(arange(5))
+    for start in (0, 1, 0, 1):
+        x = whole[start : start + 2 * 5 * 3 * 14].reshape(2, 5, 3, 14)
+        found, truth = (
+            [
+                rope(x, sincos=sincos, seq_dim=1),
+                rope(x, positions=arange(6)[1:], seq_dim=1),
+                *rope.sincos(arange(9)[1:]),
+            ]
+            for rope in (ROPE, ROPE.replace(kernel="reference"))
+        )
+        assert_same(found, truth, 0)
