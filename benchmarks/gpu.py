@@ -12,8 +12,10 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -26,19 +28,36 @@ import common
 import numpy as np
 from common import LAYOUTS, is_installed
 from speed import Bench, shortest
-from speed_candidates import CANDIDATES, GPTJ, HALF, IN_PLACE, LLAMA, META, OURS, candidate, on_both, ours, rope_of
+from speed_candidates import CANDIDATES, GPTJ, HALF, IN_PLACE, LLAMA, META, OURS, candidate, on_both, rope_of
 from speed_cases import HEADS_FIRST, SEQ_FIRST, WORKLOADS, Case, Jax, Torch
 
 ROOT = Path(__file__).resolve().parents[1]
 BOTH = ("float32", "bfloat16")
 LOADS = {name: replace(WORKLOADS[name], dtypes=BOTH, trained=BOTH) for name in ("prefill", "long", "decode")}
 GIVEN = ("tables", "rows", "positions")
-# The tests of the kernel, and with --dry a few of them.
+# What is tested: the module that this needs, and the arguments of pytest. With --dry, a few tests of the kernel.
 TESTS = {
-    "tests/triton": ("not a_test_that_is_left_out", "take_several_heads"),
-    "tests/core": ("not threads", "views_of_packed"),
+    "the kernel": ("torch", ["--xp=triton", "tests/triton"]),
+    "all calls, PyTorch": ("torch", ["--xp=torch", "--gpu", "tests/core"]),
+    "all calls, CuPy": ("cupy", ["--xp=cupy", "tests/core"]),
+    "all calls, JAX": ("jax", ["--xp=jax", "tests/core"]),
 }
-TEST_SECONDS = 150  # for each folder
+PARTS = ("tests", "torch", "launches", "first call", "jax", "torch.compile")
+COMPILERS = {False: "inductor", True: "eager"}  # by whether the run is dry
+TEST_SECONDS = 170
+FIRST_CALL = """
+import time
+import torch
+from rope_xp import RotaryEmbedding
+rope = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
+for dtype in (torch.float32, torch.bfloat16):
+    q = torch.randn(1, 32, 16, 128, device="cuda", dtype=dtype)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    rope(q, seq_dim=2)
+    torch.cuda.synchronize()
+    print(time.perf_counter() - start)
+"""
 NOTES = (
     "Medians of times on the device in µs, by CUDA events, with cold caches; those of JAX are shortest times of calls "
     "that wait for the device. clone and copy: q and k copied to new memory, and to existing memory. Shares: the "
@@ -104,21 +123,26 @@ class Device:
 
 
 def run_tests(dry, wrong):
-    """How many tests of each folder passed, failed or were skipped."""
-    for folder, (selected, few) in TESTS.items():
-        command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--xp=triton", folder]
-        command += ["-k", few if dry else selected, *([] if dry or not is_installed("pytest-xdist") else ["-n", "8"])]
-        start = time.perf_counter()
-        try:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TEST_SECONDS)
-            text, failed = done.stdout, done.returncode != 0
-        except subprocess.TimeoutExpired as stopped:
-            text, failed = (stopped.stdout or b"").decode(), True
-            wrong.append(f"{folder}: stopped after {TEST_SECONDS} s")
-        counts = {kind: int(count) for count, kind in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", text)}
-        if failed or not counts.get("passed"):
-            wrong.append(f"{folder}: {counts}; {' '.join(text.split())[-1500:]}")
-        yield {"tests": folder, **counts, "seconds": time.perf_counter() - start}
+    """How many tests passed, failed or were skipped. All run at the same time."""
+    known = ["the kernel"] if dry else [name for name, (module, _) in TESTS.items() if is_importable(module)]
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(lambda name: run_test(name, dry, wrong), known))
+
+
+def run_test(name, dry, wrong):
+    # Of pytest's plugins, that for benchmarks warns of xdist, and a warning is an error here.
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+    command += [*TESTS[name][1], *(["-k", "take_several_heads"] if dry else ["--hypothesis-profile=brief"])]
+    command += ["-n", str(max(1, os.cpu_count() // len(TESTS)))] if is_installed("pytest-xdist") and not dry else []
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TEST_SECONDS)
+        text, failed = done.stdout, done.returncode != 0
+    except subprocess.TimeoutExpired as stopped:
+        text, failed = f"{(stopped.stdout or b'').decode()} stopped after {TEST_SECONDS} s", True
+    counts = {kind: int(count) for count, kind in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", text)}
+    if failed or not counts.get("passed"):
+        wrong.append(f"tests of {name}: {counts}; {' '.join(text.split())[-1500:]}")
+    return {"tests": name, **counts}
 
 
 def select_candidates():
@@ -174,7 +198,7 @@ def register_others(dry):
     candidate(OURS, "torch", given=("rows",))(by_rows)
     candidate(IN_PLACE, "torch", given=("rows",), in_place=True)(partial(by_rows, inplace=True))
     if not dry and is_importable("liger_kernel.transformers.rope"):
-        candidate("Liger", "torch", layouts=HALF, orders=HEADS_FIRST)(liger)
+        candidate("Liger", "torch", layouts=HALF, orders=HEADS_FIRST, is_trained=False)(liger)
     if not dry and is_importable("flash_attn.layers.rotary"):
         candidate("flash-attn", "torch", orders=SEQ_FIRST)(flash_attn)
 
@@ -187,8 +211,11 @@ def cases(backend, dry):
             load = replace(load, batch=1, heads=(2, 1), seq=min(load.seq, 3), dtypes=("float32", "float16"))
         load = replace(load, rounds=1, seconds=0.0) if dry else load
         for given in GIVEN if is_eager else GIVEN[:1]:
-            is_trained = given == "tables" and (is_eager or name == "prefill")
-            for order in HEADS_FIRST + SEQ_FIRST if is_eager and given == "tables" else HEADS_FIRST:
+            if name == "long" and given != "tables":
+                continue
+            is_trained = given == "tables" and name == "prefill"
+            is_usual = given == "tables" and name != "long"
+            for order in HEADS_FIRST + SEQ_FIRST if is_eager and is_usual else HEADS_FIRST:
                 for dtype in load.dtypes:
                     for layout in LAYOUTS:
                         for backward in (False, True)[: 2 if is_trained else 1]:
@@ -196,9 +223,9 @@ def cases(backend, dry):
                             yield name, case
 
 
-def measure(backend, device, bench):
-    """Times of all candidates for all cases."""
-    for name, case in list(cases(backend, device.dry))[:: 7 if device.dry else 1]:
+def measure(backend, device, bench, quick):
+    """Times of all candidates for all cases; for some cases if `quick`."""
+    for name, case in list(cases(backend, device.dry))[:: 7 if quick else 1]:
         if backend.name == "torch.compile":
             backend.functions.compiler.reset()
         arrays = case.draw()
@@ -213,39 +240,51 @@ def measure(backend, device, bench):
 
 def overheads(device, backend):
     """Times of a decoding step: calls one after another, the replay of a CUDA graph, and Python's part alone."""
-    from rope_xp.kernels import triton_kernel
+    from rope_xp.kernels import triton
 
     load = replace(LOADS["decode"], heads=(2, 1) if device.dry else LOADS["decode"].heads)
     for given in GIVEN:
-        case = Case(backend, replace(load, given=given), "heads first", "float32", "half")
-        make = by_rows if given == "rows" else partial(ours, kernel="triton")
-        function, tables = make(case)
-        run = partial(function, *case.draw(), *tables)
-        run()
-        row = {"overhead": given, "call": device.wall(run)}
-        if not device.dry:
-            graph = device.torch.cuda.CUDAGraph()
-            with device.torch.cuda.graph(graph):
+        for backward in (False, True)[: 2 if given == "tables" else 1]:
+            case = Case(backend, replace(load, given=given), "heads first", "float32", "half", backward)
+            for one in CANDIDATES:
+                if not one.takes(case) or one.in_place or "reference" in one.name:
+                    continue
+                function, tables = one.make(case)
+                run = backend.runner(function, case.draw(), tables, backward)
                 run()
-            row["graph"] = device.wall(graph.replay)
-        launch, triton_kernel.rotate = triton_kernel.rotate, NoLaunch()
-        try:
-            row["Python"] = device.wall(run)
-        finally:
-            triton_kernel.rotate = launch
-        yield row
+                row = {"overhead": f"{one.name}, {given}{', forward and backward' * backward}"}
+                row["call"] = device.wall(run)
+                if not device.dry and not backward:
+                    graph = device.torch.cuda.CUDAGraph()
+                    with device.torch.cuda.graph(graph):
+                        run()
+                    row["graph"] = device.wall(graph.replay)
+                if one.name == OURS and not backward:
+                    start, triton._start = triton._start, lambda *arguments: None
+                    try:
+                        row["Python"] = device.wall(run)
+                    finally:
+                        triton._start = start
+                yield row
 
 
-class NoLaunch:
-    """In place of the kernel: it launches nothing."""
+def first_calls():
+    """Seconds of the first calls of a process for two dtypes, with Triton's disk cache empty and then filled."""
+    with tempfile.TemporaryDirectory() as folder:
+        for state in ("empty", "filled"):
+            environment = {
+                **os.environ,
+                "TRITON_CACHE_DIR": folder,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            }
+            command = [sys.executable, "-c", FIRST_CALL]
+            printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+            yield [state, *(f"{float(seconds):.2f}" for seconds in printed.split()[-2:])]
 
-    def __getitem__(self, grid):
-        return lambda *arguments, **options: None
 
-
-def tables(tests, launches, rows):
+def tables(tests, launches, rows, first):
     counts = [[row["tests"], *(str(row.get(kind, 0)) for kind in ("passed", "failed", "skipped"))] for row in tests]
-    yield common.Table("Tests of the kernel on this device", ("", "passed", "failed", "skipped"), counts)
+    yield common.Table("Tests on this device", ("", "passed", "failed", "skipped"), counts)
     for backend in dict.fromkeys(row["backend"] for row in rows):
         cells = [line(row) for row in rows if row["backend"] == backend]
         headings = ("", "ours", "in place", "clone", "copy", "share", "in place", "fastest other", "µs")
@@ -254,7 +293,9 @@ def tables(tests, launches, rows):
     note = (
         "µs of a decoding step, float32: calls one after another, a replayed CUDA graph, and calls that do not launch."
     )
-    yield common.Table("Launch overhead", ("angles", "call", "graph", "Python's part"), cells, note)
+    yield common.Table("Launch overhead", ("", "call", "graph", "Python's part"), cells, note)
+    note = "Seconds. Each dtype is compared with the reference, in several variants, before it is used."
+    yield common.Table("First call of a process", ("Triton's disk cache", "float32", "then bfloat16"), first, note)
 
 
 def line(row):
@@ -294,30 +335,38 @@ def draw(rows, title, file):
 
 
 def main(argv=None):
-    parser = common.option_parser(__doc__)
+    parser = common.option_parser(__doc__, only=f"a part ({', '.join(PARTS)}), may be repeated")
     parser.add_argument("--dry", action="store_true", help="small, on the CPU in Triton's interpreter: a test of this")
     arguments = parser.parse_args(argv)
+    arguments.quick |= arguments.dry
+    parts = [part for part in PARTS if part in (arguments.only or PARTS)]
     if arguments.dry:  # before Triton and JAX are imported
         os.environ |= {"TRITON_INTERPRET": "1", "JAX_PLATFORMS": "cpu"}
     warnings.simplefilter("ignore")  # other packages warn
     device, bench = Device(arguments.dry), Bench(arguments.dry)
     CANDIDATES[:] = select_candidates()
     register_others(arguments.dry)
-    tests = list(run_tests(arguments.dry, bench.wrong))
     eager = Torch("torch", device.name)
-    backends: list[Any] = [eager, Torch("torch.compile", device.name, "eager" if arguments.dry else "inductor")]
-    if is_installed("jax") and (arguments.dry or import_module("jax").default_backend() == "gpu"):
-        backends.append(Jax())
-    for backend in backends:
-        measure(backend, device, bench)
-    launches = list(overheads(device, eager))
-
-    arguments.quick |= arguments.dry
+    backends = {"torch": eager, "torch.compile": Torch("torch.compile", device.name, COMPILERS[arguments.dry])}
     name = re.sub(r"[^a-z0-9]+", "-", f"gpu-{device.title}".lower()).strip("-")
     arguments.out = arguments.out or common.RESULTS / ("quick" if arguments.quick else "") / f"{name}.md"
     notes = DRY_NOTE * arguments.dry + NOTES
     packages, facts = ("torch", "triton", "jax", "transformers", "liger-kernel", "flash-attn"), {"device": device.title}
-    written = list(tables(tests, launches, bench.rows))
+    tests, launches, first = [], [], []
+    for part in parts:
+        if part == "tests":
+            tests = run_tests(arguments.dry, bench.wrong)
+        elif part == "launches":
+            launches = list(overheads(device, eager))
+        elif part == "first call":
+            first = [] if arguments.dry else list(first_calls())
+        elif part != "jax":
+            measure(backends[part], device, bench, arguments.quick)
+        elif is_installed("jax") and (arguments.dry or import_module("jax").default_backend() == "gpu"):
+            measure(Jax(), device, bench, arguments.quick)
+        written = [table for table in tables(tests, launches, bench.rows, first) if table.rows]
+        made_with = common.run_facts(*packages) | facts
+        common.write(arguments, name, "GPU", notes, made_with, written)  # in case that time runs out
     common.publish(arguments, name, "GPU", notes, packages, written, **facts, wrong=bench.wrong)
     draw(bench.rows, device.title, arguments.out.with_suffix(".png"))
     common.fail_if(bench.wrong, "wrong results")

@@ -29,6 +29,7 @@ class Candidate(NamedTuple):
     given: tuple[str, ...] = ("tables",)
     compiles: bool = False  # whether it is timed under torch.compile too
     in_place: bool = False
+    is_trained: bool = True  # whether its backward pass is timed too
     pairs: str | None = None  # its layout, if it has only one
 
     def takes(self, case):
@@ -41,7 +42,7 @@ class Candidate(NamedTuple):
             and workload.given in self.given
             and case.layout in self.layouts
             and case.order in self.orders
-            and not (case.backward and self.in_place)
+            and not (case.backward and (self.in_place or not self.is_trained))
         )
 
 
