@@ -1,8 +1,8 @@
 """The whole programme for a GPU: tests of the kernel, times, launch overhead and bandwidth, of PyTorch and of JAX.
 
-Run: `python benchmarks/gpu.py [--dry] [--out FILE]`. It prints tables and writes them as Markdown and PNG to
-benchmarks/results/gpu-<device>. It fails at the end if a test fails, or if a candidate raises or gives a wrong result;
-such a candidate is not timed. With --dry, everything is small, runs on the CPU and, for our kernel, in Triton's
+Run: `python benchmarks/gpu.py [--dry] [--only PART] [--out FILE]`. It prints tables and writes them to
+benchmarks/results/gpu-<device>.md. It fails at the end if a test fails, or if a candidate raises or gives a wrong
+result; such a candidate is not timed. With --dry, everything is small, runs on the CPU and, for our kernel, in Triton's
 interpreter: then figures have no meaning, and only show that the script works. head_dim is 128, the base is 10,000.
 """
 
@@ -62,7 +62,8 @@ NOTES = (
     "Medians of times on the device in µs, by CUDA events, with cold caches; those of JAX are shortest times of calls "
     "that wait for the device. clone and copy: q and k copied to new memory, and to existing memory. Shares: the "
     "bandwidth that the rotation reaches, as a share of clone's (in place: of copy's). In 16 bits, transformers and "
-    "flash-attn compute in that dtype; all others compute in float32 and round once."
+    "flash-attn compute in that dtype; all others compute in float32 and round once. With the backward pass, and for "
+    "JAX, Python takes longer than the device, so those times are of the host."
 )
 DRY_NOTE = "A dry run on the CPU in Triton's interpreter: figures have no meaning. "
 
@@ -318,22 +319,6 @@ def ratio(one, other):
     return f"{one / other:.2f}" if one and other else ""
 
 
-def draw(rows, title, file):
-    """A picture of prefill: times as multiples of clone's."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    shown = [row for row in rows if row["workload"] == "prefill" and row["backend"] == "torch" and "GB/s" in row]
-    bars = [(line(row)[0], name, us / row["us"]["clone"]) for row in shown for name, us in row["us"].items()]
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.16 * len(bars)), layout="constrained")
-    axes.barh([f"{case}: {name}" for case, name, _ in bars], [time for *_, time in bars])
-    axes.set(title=f"{title}: prefill", xlabel="time as a multiple of clone's", ylim=(len(bars), -1))
-    axes.tick_params(axis="y", labelsize=6)
-    figure.savefig(file)
-
-
 def main(argv=None):
     parser = common.option_parser(__doc__, only=f"a part ({', '.join(PARTS)}), may be repeated")
     parser.add_argument("--dry", action="store_true", help="small, on the CPU in Triton's interpreter: a test of this")
@@ -368,7 +353,6 @@ def main(argv=None):
         made_with = common.run_facts(*packages) | facts
         common.write(arguments, name, "GPU", notes, made_with, written)  # in case that time runs out
     common.publish(arguments, name, "GPU", notes, packages, written, **facts, wrong=bench.wrong)
-    draw(bench.rows, device.title, arguments.out.with_suffix(".png"))
     common.fail_if(bench.wrong, "wrong results")
 
 
