@@ -16,7 +16,7 @@ from server_cases import LENGTH, ORIGINAL, Server, is_equal
 
 from rope_xp import LongRopeScaling, YarnScaling, from_config
 from rope_xp.configs import engines
-from rope_xp.configs.writers import with_length
+from rope_xp.configs.writers import Options, with_length
 from rope_xp.configs.writers.limits import part_with_block
 
 if importlib.util.find_spec("sglang") is None:
@@ -120,7 +120,7 @@ def test_a_longer_context_is_accepted(tmp_path, model_type):
     for name, (rope, overrides) in SERVER.embeddings(model_type).items():
         if overrides is None or name == "dynamic":
             continue
-        flags = with_length("sglang", rope.to_config("sglang"), 4 * LENGTH, rope)
+        flags = with_length("sglang", rope.to_config("sglang"), 4 * LENGTH, rope, Options())
         options = dict(zip(flags[::2], flags[1::2], strict=True))
         config = ModelConfig(
             str(tmp_path),

@@ -22,8 +22,8 @@ class Writer(NamedTuple):
     result: str  # what the function returns, in words
     engine: str = ""  # whose tables (`rope_xp/configs/engines`) it reads, and whose version may be given
     takes_architecture: bool = False  # of a GGUF file
-    # The function that is called with settings and a length, likewise. Empty if the settings need nothing for a length.
-    # With `takes_architecture`, and for SGLang, it is also given the embedding and the options.
+    # The function that adds a length to settings: it is called with them, the length, the embedding and `Options`.
+    # Empty if the settings need nothing for a length.
     length: str = ""
     # The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
     # others stay as the file has them; or "each", those of the embedding: a config has a block for each type of layers.
@@ -157,13 +157,10 @@ def joined_keys(target: str, found: Mapping[str, Config]) -> Values:
     return joined
 
 
-def with_length(
-    target: Target, settings: Written, length: int, rope: Embedding | None = None, options: Options | None = None
-) -> Written:
+def with_length(target: Target, settings: Written, length: int, rope: Embedding, options: Options) -> Written:
     """What `to_config` returns, and the arguments by which an engine accepts sequences of this length."""
     writer = TARGETS[target]
-    more = (rope, options or Options()) if writer.takes_architecture or target == "sglang" else ()
-    return _function(writer.length)(settings, length, *more) if writer.length else settings
+    return _function(writer.length)(settings, length, rope, options) if writer.length else settings
 
 
 def _function(place: str) -> Callable[..., Written]:

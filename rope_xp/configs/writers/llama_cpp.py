@@ -143,7 +143,7 @@ def lmstudio_keys(rope: Embedding, options: Options) -> Values:
     return {"ropeFrequencyBase": base, **scale}
 
 
-def lmstudio_with_length(settings: Values, length: int) -> Values:
+def lmstudio_with_length(settings: Values, length: int, rope: Embedding, options: Options) -> Values:
     return {**settings, "contextLength": length}
 
 

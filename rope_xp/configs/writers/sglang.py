@@ -35,7 +35,6 @@ from rope_xp.frequencies import (
     Scaling,
     YarnScaling,
 )
-from rope_xp.provenance import Provenance
 from rope_xp.types import Config, Embedding, Values
 
 SGLANG, LMDEPLOY = "SGLang", "lmdeploy"
@@ -65,7 +64,7 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
     return ["--json-model-override-args", json.dumps(written)]
 
 
-def sglang_with_length(flags: list[str], length: int, rope: Embedding | None, options: Options) -> list[str]:
+def sglang_with_length(flags: list[str], length: int, rope: Embedding, options: Options) -> list[str]:
     """The same for this length: `--context-length` scales nothing, and must not exceed the length of the config."""
     written = json.loads(flags[1])
     part = part_with_block(written)
@@ -74,7 +73,7 @@ def sglang_with_length(flags: list[str], length: int, rope: Embedding | None, op
     factor = 1.0 if ORIGINAL in block else block.get("factor", 1.0)
     if block["rope_type"] != "dynamic" or "alpha" in block:  # else the base follows from the length
         part[LENGTH] = ceil(length / factor)
-    source = Provenance() if rope is None else rope._provenance
+    source = rope._provenance
     is_part = source.file_type != source.model_type
     if part is written and is_part and engines.table("sglang", options.engine_version).of(source.file_type):
         # The classes read the block outside the text config. The server reads the length in it, without a factor.
@@ -129,7 +128,7 @@ def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
     return ["--hf-overrides", json.dumps(_overrides(rope, known, block, outside))]
 
 
-def lmdeploy_with_length(flags: list[str], length: int) -> list[str]:
+def lmdeploy_with_length(flags: list[str], length: int, rope: Embedding, options: Options) -> list[str]:
     """The same, for sequences of this length. `--session-len` scales nothing."""
     return ["--session-len", str(length), *flags]
 

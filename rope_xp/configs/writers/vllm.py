@@ -53,7 +53,7 @@ def flags_of_types(ropes: Mapping[str, Embedding], options: Options) -> list[str
     return _flags({"rope_parameters": blocks}, path)
 
 
-def with_length(flags: list[str], length: int) -> list[str]:
+def with_length(flags: list[str], length: int, rope: Embedding, options: Options) -> list[str]:
     """The same, for sequences of this length."""
     keys = json.loads(flags[-1])
     inner = part_with_block(keys)
