@@ -149,7 +149,7 @@ FACTS = [
         "run for qwen3vl; ggml/src/ggml-cpu/ops.cpp:6256, src/llama-graph.cpp:140",
     ),
     fact(
-        "afmoe cohere2 exaone4 gemma2 gpt-oss llama4 mellum olmo2 smallthinker",
+        "afmoe gemma2 gpt-oss llama4 smallthinker",
         "Layers with a sliding window have the base and the factor of the file. --rope-freq-base, --rope-scale and "
         "--rope-scaling change the other layers only.",
         "run for gemma2 and gpt-oss; src/llama-model.cpp:2329",

@@ -19,16 +19,22 @@ ENGINE = "vllm"
 COMMON = ("partial_rotary_factor", "rope_theta", "rope_type")
 # Mappings of transformers from a model type to the class of a checkpoint, the first that has it counts.
 AUTO = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
-# Model types whose config is vLLM's own (`_CONFIG_REGISTRY`), or another name of transformers' model type.
+# Model types whose config is vLLM's own (`_CONFIG_REGISTRY`) or the checkpoint's, or another name of transformers'
+# model type.
 ADDED = {
+    "bailing_hybrid": "BailingMoeV3ForCausalLM",
     "chatglm": "ChatGLMModel",
     "deepseek_v32": "DeepseekV32ForCausalLM",
+    "deepseek_vl_v2": "DeepseekVLV2ForCausalLM",
     "ernie4_5_moe_vl": "Ernie4_5_VLMoeForConditionalGeneration",
     "internlm2": "InternLM2ForCausalLM",
     "kimi_k2": "DeepseekV3ForCausalLM",
+    "kimi_k25": "KimiK25ForConditionalGeneration",
     "minicpm": "MiniCPMForCausalLM",
     "minicpm3": "MiniCPM3ForCausalLM",
 }
+# The attribute with the text config, where vLLM's own config class gives it another name than the file.
+TEXTS = {"deepseek_vl_v2": ["text_config"]}
 # Parts of models that are no language model.
 OTHER_PARTS = ("Vision", "Audio", "Speech", "Vit", "ViT", "Tower", "MTP", "Eagle")
 # The block of transformers, for models that vLLM runs by transformers' own classes.
@@ -101,12 +107,13 @@ def readings(source):
         reading = models.reading(architecture, rules)
         if reading is None:
             continue  # vLLM does not have it
-        text = text_part(model)
-        if text is None:
-            if reading["rules"]:
+        path, text_type = text_part(model)
+        if not text_type:
+            if path and models.builds_any(architecture):  # the language model reads what it reads alone
+                found[model] = {"path": path, "rules": {}}
+            elif reading["rules"]:
                 found[model] = reading
             continue
-        path, text_type = text
         if not reading["rules"]:  # its language model is that of the text config
             inner = model_types().get(text_type)
             reading = (inner and models.reading(inner, rules)) or {"rules": rules}
@@ -129,18 +136,19 @@ def model_types():
 
 
 def text_part(model):
-    """The keys that lead to the text config of a model type, and its model type; None if it has none."""
+    """The keys that lead to the text config of a model type, and its model type; empty if it has none, or any."""
+    path = [*TEXTS.get(model, ())]
     if model not in transformers.CONFIG_MAPPING:
-        return None
-    config, path = transformers.CONFIG_MAPPING[model], []
+        return path, ""
+    config = transformers.CONFIG_MAPPING[model]
     while key := next((key for key in ("thinker_config", "text_config") if key in config.sub_configs), None):
         if config.sub_configs[key] is config:
             break  # a config that names itself
         config = config.sub_configs[key]
         path.append(key)
         if config is transformers.AutoConfig:
-            return None  # any language model
-    return (path, config.model_type) if path else None
+            return path, ""
+    return path, config.model_type if path else ""
 
 
 def nested(model):
@@ -186,6 +194,19 @@ def source_of(tree):
 @cache
 def names_of(tree):
     return {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+
+
+def defaults_of(tree):
+    """The values that a class gives to keys that the block does not have."""
+    found = {}
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and source_of(call.func) == "set_default_rope_theta":
+            found["rope_theta"] = float(ast.literal_eval(call.keywords[0].value))
+        elif isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "setdefault":
+            key, value = call.args
+            if source_of(key) == "'partial_rotary_factor'" and isinstance(value, ast.Constant):
+                found["partial_rotary_factor"] = value.value
+    return found
 
 
 class Models:
@@ -245,6 +266,12 @@ class Models:
             ]
         return found
 
+    def builds_any(self, architecture):
+        """Whether an architecture leaves the choice of its language model to the text config."""
+        module, name = self.registry[architecture]
+        tree = self.module(self.file(module))[0].get(name)
+        return tree is not None and "init_vllm_registered_model" in names_of(tree)
+
     def reading(self, architecture, rules):
         """What an architecture reads; None if vLLM does not have it."""
         if architecture not in self.registry:
@@ -276,7 +303,11 @@ class Models:
             by_layer |= "rope_parameters[layer_type]" in block + source_of(tree)
             partial |= "partial_rotary_factor" in strings(tree)
             found |= self.rules_of(inner, tree, rules)
+        files = {file for file, _, _ in calls}
+        defaults = [defaults_of(tree) for (file, _), tree in reached.items() if file in files]
         reading = {"rules": found}
+        if any(defaults):
+            reading["defaults"] = {key: value for each in defaults for key, value in each.items()}
         if len(fixed) == 1 and None not in fixed:
             reading["fixed"] = {"layout": fixed.pop()}
         if by_layer:

@@ -36,8 +36,9 @@ def known(engine: str) -> str:
 
 def _cells(reading: Reading) -> str:
     rules = "; ".join(f"{rule}: {_names(keys)}" for rule, keys in sorted(reading.rules.items()))
-    fixed = ", ".join(f"{name} {value}" for name, value in sorted(reading.fixed.items()))
-    return " | ".join([_names(reading.path) or "the file", _names(sorted(reading.keys)), rules, fixed])
+    fixed = [f"{name} {value}" for name, value in sorted(reading.fixed.items())]
+    fixed += [f"`{key}` {value:g} if the block has none" for key, value in sorted(reading.defaults.items())]
+    return " | ".join([_names(reading.path) or "the file", _names(sorted(reading.keys)), rules, ", ".join(fixed)])
 
 
 def _names(names) -> str:

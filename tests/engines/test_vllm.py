@@ -172,7 +172,11 @@ def applied(folder, config, overrides):
     return get_hf_text_config(loaded)
 
 
-@pytest.mark.parametrize("name", ["qwen2-vl-7b-instruct", "qwen2.5-vl-7b-instruct", "glm-4.1v-9b-thinking"])
+COMPOSITES = ["qwen2-vl-7b-instruct", "qwen2.5-vl-7b-instruct", "glm-4.1v-9b-thinking", "kimi-k2.5", "deepseek-ocr"]
+
+
+@pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
+@pytest.mark.parametrize("name", COMPOSITES)
 def test_overrides_reach_the_text_config(tmp_path, name):
     config = CONFIGS[name]
     rope = from_config(config)

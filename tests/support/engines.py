@@ -145,6 +145,7 @@ def vllm(arguments, width, is_latent, length):
     base, rule, factor = block["rope_theta"], block["rope_type"], block.get("factor")
     alpha, magnitude, softmax = 1.0, 1.0, 1.0
     is_long = length > block.get(ORIGINAL, inf)
+    assert rule != "proportional" or factor == 1.0  # which it does not read
     if rule == "ntk":
         return formulas.mixed_ntk(base, width, factor, block["mixed_b"]), 1.0, 1.0
     if rule == "dynamic":

@@ -7,7 +7,9 @@ A table is a JSON file `<engine>-<version>.json` of this folder, with these keys
     - `models`: the model types, or the architectures of GGUF files.
     - `path`: the keys that lead from the file to where the engine reads rotary keys, such as `["text_config"]`.
     - `keys`: the keys outside the rotary block whose change changes the rotation.
-    - `rules`: each scaling rule that the engine computes, with the keys of the block that it reads.
+    - `rules`: each scaling rule that the engine computes, with the keys of the block that it reads; none for a
+      composite with any language model, which reads what it reads alone.
+    - `defaults`: the values of keys that the block does not have, if they are not those of most model types.
     - `block`: where the block is, such as `rope_scaling` or `rope_parameters.full_attention`, if not always there.
     - `flat`: whether the keys may also be in the file itself, although `path` leads to another place.
     - `fixed`: what is computed whatever the keys say, such as `{"layout": "half"}`.
@@ -23,6 +25,7 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -36,6 +39,7 @@ class Reading(NamedTuple):
     path: tuple[str, ...] = ()
     keys: frozenset[str] = frozenset()
     rules: Mapping[str, frozenset[str]] = {}
+    defaults: Mapping[str, Any] = {}
     fixed: Mapping[str, Any] = {}
     since: str = ""
     block: str = ""
@@ -72,6 +76,18 @@ class Table(NamedTuple):
         """What the engine reads for a model type; None if the table does not have it."""
         return self.readings.get(model)
 
+    def of_text(self, file_type: str, model_type: str, path: tuple[str, ...]) -> tuple[Reading, bool]:
+        """What vLLM reads for the text at a path of a file, and whether that is known for the whole file."""
+        whole, own = self.of(file_type), self.of(model_type)
+        known = whole or own
+        if known is not None and known.rules and path in ((), known.path):
+            return known, True
+        # Any language model in a composite, another part than the language model, or a composite that is not known. The
+        # reading of the model type "*" is that of `get_rope`, for models that pass their whole block on.
+        is_any = whole is not None and not whole.rules
+        place = whole.path if whole is not None and is_any else path
+        return (own or self.readings["*"])._replace(path=place), is_any and own is not None
+
 
 def versions(engine: str) -> list[str]:
     names = (each.name for each in files(__name__).iterdir())
@@ -92,7 +108,12 @@ def table(engine: str, version: object = None) -> Table:
             f"engine_version of {engine} must be {known[0]} or newer, the oldest version whose source was read; "
             f"got {version!r}"
         )
-    read = json.loads((files(__name__) / f"{engine}-{older[-1]}.json").read_text("utf-8"))
+    return _read(f"{engine}-{older[-1]}.json")
+
+
+@cache
+def _read(file: str) -> Table:
+    read = json.loads((files(__name__) / file).read_text("utf-8"))
     return Table(
         read["engine"],
         read["version"],
@@ -106,6 +127,7 @@ def _reading(entry: Config) -> Reading:
         tuple(entry.get("path", ())),
         frozenset(entry.get("keys", ())),
         {rule: frozenset(keys) for rule, keys in entry.get("rules", {}).items()},
+        entry.get("defaults", {}),
         entry.get("fixed", {}),
         entry.get("since", ""),
         entry.get("block", ""),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rope_xp.arrays import checks
+from rope_xp.configs import engines
 from rope_xp.configs.keys import comma_separated
 from rope_xp.configs.readers.command_line import Changed, CommandLine
 from rope_xp.configs.writers import gguf_architectures as gguf
@@ -20,8 +21,6 @@ from rope_xp.types import Config, Values
 KIND, FACTOR, BASE = "rope.scaling.type", "rope.scaling.factor", "rope.freq_base"
 ORIGINAL, LENGTH = "rope.scaling.original_context_length", "context_length"
 BETAS = {"--yarn-beta-fast": "beta_fast", "--yarn-beta-slow": "beta_slow"}
-# Architectures whose layers with a sliding window keep the base and the factor of the file.
-KEEPS_SLIDING = ("afmoe", "cohere2", "gemma2", "gpt-oss", "llama4", "mellum", "olmo2", "smallthinker")
 # The types of metadata. An override of another type is not used.
 TYPES = {
     "str": (KIND, "pooling_type"),
@@ -35,12 +34,12 @@ TYPE_OF = {name: kind for kind, names in TYPES.items() for name in names}
 
 def with_arguments(line: CommandLine, metadata: Config) -> Changed:
     remarks: list[str] = []
-    name = metadata.get("general.architecture")
+    name = str(metadata.get("general.architecture"))
     found = dict(metadata)
     for flag, text in line.flags:
         if flag == "--override-kv":
             for each in text.split(","):
-                _override(found, str(name), each, remarks)
+                _override(found, name, each, remarks)
     before = _effective(found, name)
     base, context = line.last("--rope-freq-base"), line.last("-c", "--ctx-size")
     changed = {
@@ -53,7 +52,9 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
         changed[FACTOR] = 1.0
     differing = [key for key in (BASE, FACTOR) if changed[key] != before[key]]
     differing += [KIND] if (changed[KIND] == "yarn") != (before[KIND] == "yarn") else []
-    if differing and name in KEEPS_SLIDING:
+    reading, own = engines.table("llama.cpp").of(name), gguf.LAYERS.get(name)
+    has_own_base = reading is not None and "rope.freq_base_swa" in reading.keys  # by default, that of the file
+    if differing and has_own_base and (own is None or own.sliding_base is None):
         raise wrong_value(
             f"flags must not change {comma_separated(differing)} for architecture {name!r}, whose layers with a "
             "sliding window keep that of the file; got other values: override the metadata in their place"
@@ -77,7 +78,7 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
     return Changed(found, context or found.get(f"{name}.{LENGTH}"), remarks, betas if is_yarn else {})
 
 
-def _effective(metadata: Config, name: object) -> Values:
+def _effective(metadata: Config, name: str) -> Values:
     own = {key: metadata.get(f"{name}.{key}") for key in (BASE, FACTOR, KIND, ORIGINAL, "rope.scale_linear")}
     factor = own.pop("rope.scale_linear") if own[FACTOR] is None else own[FACTOR]
     own.pop("rope.scale_linear", None)

@@ -12,6 +12,7 @@ transformers 5.18; the others were read.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from math import log
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from rope_xp.arrays import checks
 from rope_xp.configs import engines
 from rope_xp.configs.families.family import Family
 from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.families.own_keys import variant_of
 from rope_xp.configs.keys import (
     BASE_KEYS,
     LENGTH,
@@ -34,32 +36,22 @@ from rope_xp.configs.readers.command_line import Changed, CommandLine
 from rope_xp.configs.readers.formats import format_of
 from rope_xp.configs.upstream import NOT_IN_TRANSFORMERS, drop
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.frequencies import RULES
 from rope_xp.types import Config, Values
 
 BLOCK_KEYS = ("rope_parameters", "rope_scaling")
 # Rules for which transformers completes a block by the original length.
 WITH_ORIGINAL = ("llama3", "yarn", "longrope")
-# The base of a block that states none, where the model's class in vLLM has another one than 10,000.
-VLLM_BASES = {
-    **dict.fromkeys(("ernie4_5_moe", "ernie4_5_vl_moe_text"), 500_000.0),
-    **dict.fromkeys(("exaone4", "exaone_moe", "qwen2", "qwen3"), 1_000_000.0),
-    "falcon_h1": 1e11,
-}
-# The share of the head that a block without `partial_rotary_factor` rotates, where it is not 1 there.
-VLLM_FRACTIONS = {"glm4": 0.5, "glm4_moe": 0.5}
-# What vLLM reads of a block: for all rules, and the keys that a rule must have and may have.
+# What is read of a block for all rules, and the parameters of rules, with Hunyuan's `alpha`.
 USUAL = ("rope_type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
-BETAS = ("beta_fast", "beta_slow")
-VLLM_RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "default": ((), ()),
-    "proportional": ((), ("factor",)),
-    "linear": (("factor",), ()),
-    "ntk": (("factor",), ("mixed_b",)),
-    "dynamic": ((), ("factor", "alpha", "max_trained_positions")),
-    "llama3": (("factor", "low_freq_factor", "high_freq_factor", ORIGINAL), ()),
-    "yarn": (("factor", ORIGINAL), (*BETAS, "mscale", "mscale_all_dim", "attention_factor", "truncate")),
-    "deepseek_yarn": (("factor", ORIGINAL), (*BETAS, "mscale", "mscale_all_dim")),
-    "longrope": (("short_factor", "long_factor", ORIGINAL), ("short_mscale", "long_mscale")),
+PARAMETERS = {"alpha", *(each.name for rule in RULES.values() for each in fields(rule))} - {*USUAL}
+# The keys of a block that vLLM's rules must have.
+VLLM_RULES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("default", "proportional", "dynamic"), ()),
+    **dict.fromkeys(("linear", "ntk"), ("factor",)),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", ORIGINAL),
+    **dict.fromkeys(("yarn", "deepseek_yarn"), ("factor", ORIGINAL)),
+    "longrope": ("short_factor", "long_factor", ORIGINAL),
 }
 # Keys that SGLang and older versions of vLLM read.
 MULTIPLIERS = ("attn_factor", "apply_yarn_scaling")
@@ -74,7 +66,7 @@ class Part(NamedTuple):
     model_type: str
     path: tuple[str, ...]  # the keys that lead to it in the engine
     unread: tuple[str, ...] = ()  # the first key of the path that transformers has, if the engine reads outside it
-    by_transformers: engines.Reading | None = None  # of a model that vLLM runs with the code of transformers
+    reading: engines.Reading = engines.Reading()  # what the engine reads
 
     @property
     def family(self) -> Family:
@@ -86,6 +78,7 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
     if form is not None and form.readers:
         raise wrong_value(f"config must be a config.json of transformers with flags of {line.name}; got {form.name}")
     mapping, model_type, _ = part_of(whole, part)
+    model_type = variant_of(mapping, model_type)
     place = path_to(mapping, whole)
     text = PARTS.get(whole.get("model_type", ""), {}).get("text")
     # In memory, a flat file of a composite has the keys of its text in a part.
@@ -115,13 +108,15 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
 
 def _in_engine(engine: str, part: Part, whole: Config, of_text: tuple[str, ...]) -> Part:
     """The part where the engine has it, by the table of what it reads."""
-    if engine == "vllm-0.8" or part.path not in ((), of_text):
+    if engine == "vllm-0.8":
         return part
-    table = engines.table(engine)
-    known = table.of(whole.get("model_type", "")) or (table.of(part.model_type) if engine == "vllm" else None)
-    if known is None or engine == "vllm":
-        return part._replace(by_transformers=known if known and known.by == "transformers" else None)
-    return part._replace(path=known.path, unread=part.path[: not known.path])
+    is_text = part.path in ((), of_text)
+    table, file_type = engines.table(engine), whole.get("model_type", "") if is_text else ""
+    if engine == "vllm":
+        reading, _ = table.of_text(file_type, part.model_type, part.path)
+    else:
+        reading = table.of(file_type) or engines.Reading(path=part.path)
+    return part._replace(path=reading.path, unread=part.path[: not reading.path], reading=reading)
 
 
 def _placed(config: Config, place: tuple[str, ...], part: Values) -> Values:
@@ -149,8 +144,7 @@ def _of_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
         elif part.path:
             _merge_block(changed, value, part, _merged, line, remarks)
         else:
-            base, rotated = VLLM_BASES.get(part.model_type, 10_000.0), VLLM_FRACTIONS.get(part.model_type, 1.0)
-            _replace_block(changed, value, part, base, line, remarks, rotated)
+            _replace_block(changed, value, part, line, remarks)
     return _each_block(changed, part, lambda block: _as_vllm(block, changed, part, remarks))
 
 
@@ -184,7 +178,7 @@ def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> Values:
         if not isinstance(value, Mapping):
             continue
         if part.path or _removes_block(own):
-            _replace_block(changed, value, part, 10_000.0, line, remarks)
+            _replace_block(changed, value, part, line, remarks)
         else:
             _merge_block(changed, value, part, lambda old, new: {**old, **new}, line, remarks)
     return _each_block(changed, part, lambda block: _as_sglang(block, changed, part))
@@ -198,7 +192,7 @@ def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> Values:
         if not isinstance(own.get(key), Mapping):
             continue
         if _removes_block(own):
-            _replace_block(changed, own[key], part, 10_000.0, line, remarks)
+            _replace_block(changed, own[key], part, line, remarks)
         else:
             _merge_block(changed, own[key], part, _merged, line, remarks)
 
@@ -330,15 +324,9 @@ def _merge_block(
     changed["rope_parameters"] = found if is_nested else {"rope_type": "default", **found}
 
 
-def _replace_block(
-    changed: Values,
-    value: Config,
-    part: Part,
-    base: float,
-    line: CommandLine,
-    remarks: list[str],
-    rotated: float = 1.0,
-) -> None:
+def _replace_block(changed: Values, value: Config, part: Part, line: CommandLine, remarks: list[str]) -> None:
+    own = part.reading.defaults  # what the class fills in
+    base, rotated = own.get("rope_theta", 10_000.0), own.get(PARTIAL_KEYS[0], 1.0)
     fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
     share = "whole heads" if rotated == 1.0 else f"{rotated:g} of the head"
     lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {share}"
@@ -397,22 +385,20 @@ def _each_block(changed: Values, part: Part, read: Callable[[Config], Values]) -
 
 def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> Values:
     """A block with the keys that vLLM reads, and for rules that vLLM computes in another way, with their result."""
-    rule, family = block.get("rope_type", "default"), part.family
-    if part.by_transformers and rule in part.by_transformers.rules:
+    rule, family, rules = block.get("rope_type", "default"), part.family, part.reading.rules
+    if not isinstance(rule, str):
+        return dict(block)
+    if part.reading.by and rule in rules:
         reads_alpha = rule == "dynamic" and "factor" in family.quirks.ignored_in_block
-        read = {*part.by_transformers.rules[rule], *(["alpha"] if reads_alpha else [])}
+        read = {*rules[rule], *(["alpha"] if reads_alpha else [])}
         if unread := block.keys() - read - {*family.quirks.ignored_in_block, "finetuned", "type"}:
             remarks.append(f"vLLM 0.33 does not read {comma_separated(unread)} of rope_parameters for rule {rule!r}")
         return {key: value for key, value in block.items() if key in read or key in family.quirks.ignored_in_block}
-    if part.model_type == "gpt_oss":
-        rule = "yarn"
-    elif _is_deepseek(family) and rule != "default":
-        rule = "deepseek_yarn"
-    if not isinstance(rule, str) or rule not in VLLM_RULES:
+    if rule not in rules and len(rules) < 3:  # the class has another rule in place of all others
+        rule = next((each for each in rules if each != "default"), "default")
+    if rule not in VLLM_RULES:
         return dict(block)
-    must, may = VLLM_RULES[rule]
-    if part.model_type == "gpt_oss":
-        must, may = (*must, *BETAS), ("truncate",)
+    must = VLLM_RULES[rule] + (() if "default" in rules else ("beta_fast", "beta_slow"))  # those of gpt_oss
     missing = [key for key in must if block.get(key) is None]
     if missing:
         raise wrong_value(
@@ -424,14 +410,14 @@ def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> 
             f"rope_type must be one of {comma_separated(WITH_SECTIONS)} with mrope_section in flags of vLLM, "
             f"which else loses the position axes; got {rule!r}"
         )
-    read = {*USUAL, *must, *may}
+    read = {*USUAL, *rules[rule]} - ({"attention_factor"} if rule == "deepseek_yarn" else set())
     quiet = {*family.quirks.ignored_in_block, "finetuned", "type"}
     quiet |= {"attn_factor", "apply_yarn_scaling"} if "attention_factor" in read & block.keys() else set()
     if unread := block.keys() - read - quiet:
         remarks.append(f"vLLM 0.33 does not read {comma_separated(unread)} of rope_parameters for rule {rule!r}")
     found = {key: value for key, value in block.items() if key in read or key in family.quirks.ignored_in_block}
     found["rope_type"] = rule
-    if rule == "deepseek_yarn" and _is_deepseek(family) and block.get("attention_factor") == 1.0:
+    if rule == "deepseek_yarn" and "yarn" not in rules and block.get("attention_factor") == 1.0:
         # vLLM then has the same tables, and does not multiply the softmax scale.
         keys = ("mscale", "mscale_all_dim")
         factor = _mscale(found["factor"], found.get(keys[0], 1.0)) / _mscale(found["factor"], found.get(keys[1], 0.0))
@@ -456,9 +442,8 @@ def _as_sglang(block: Config, changed: Config, part: Part) -> Values:
 
 def _without_rule(block: Config) -> Values:
     """A block without the parameters of rules, if it has none: nothing reads them."""
-    is_default = block.get("rope_type") == "default"
-    parameters = {key for must, may in VLLM_RULES.values() for key in (*must, *may)} if is_default else set()
-    return {key: value for key, value in block.items() if key not in parameters}
+    dropped = PARAMETERS if block.get("rope_type") == "default" else ()
+    return {key: value for key, value in block.items() if key not in dropped}
 
 
 def _is_deepseek(family: Family) -> bool:

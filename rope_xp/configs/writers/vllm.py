@@ -23,20 +23,18 @@ from rope_xp.types import Embedding, Values
 SCALED_LENGTH = ("llama3", "longrope", "yarn")
 # Types of layers by which rotary blocks are nested, as in transformers (`is_rope_parameters_nested`).
 TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
-# The reading of `get_rope`, for models that pass their whole block on.
-ANY = "*"
 
 
 def vllm_flags(rope: Embedding, options: Options) -> list[str]:
     """`--hf-overrides` with the `rope_parameters` of the config, where vLLM reads them."""
-    table, reading, path = _place(rope, options)
+    table, reading = _reading_of(rope, options)
     if reading.nested:
         raise wrong_value(
             f"{table.name} must have one block for each type of layers for model type "
             f"{rope._provenance.model_type!r}; got one embedding: rope-xp convert FILE --to vllm writes all of them"
         )
     require_layers(rope, "vllm", "all")  # one block for all layers, unlike the nested ones of `flags_of_types`
-    return _flags(_keys(rope, table, reading), path)
+    return _flags(_keys(rope, table, reading), reading.path)
 
 
 def flags_of_types(ropes: Mapping[str, Embedding], options: Options) -> list[str]:
@@ -48,8 +46,8 @@ def flags_of_types(ropes: Mapping[str, Embedding], options: Options) -> list[str
         )
     blocks, path = {}, ()
     for name, rope in ropes.items():
-        table, reading, path = _place(rope, options)
-        blocks[name] = _keys(rope, table, reading)["rope_parameters"]
+        table, reading = _reading_of(rope, options)
+        blocks[name], path = _keys(rope, table, reading)["rope_parameters"], reading.path
     return _flags({"rope_parameters": blocks}, path)
 
 
@@ -69,20 +67,17 @@ def _flags(keys: Values, path: tuple[str, ...]) -> list[str]:
     return ["--hf-overrides", json.dumps(below(path, keys))]
 
 
-def _place(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
-    """The table of the version, what it reads for the model type, and the keys that lead to the text config."""
+def _reading_of(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Reading]:
+    """The table of the version, and what it reads for the model type."""
     table, source = engines.table("vllm", options.engine_version), rope._provenance
     require_text(rope, table.name)
-    # The class of the whole model reads its text config, too.
-    reading = table.of(source.file_type) or table.of(source.model_type)
-    if reading is not None and source.path in ((), reading.path):  # else it is another part than the language model
-        return table, reading, reading.path
-    if source.model_type:
+    reading, is_known = table.of_text(source.file_type, source.model_type, source.path)
+    if source.model_type and not is_known:
         engines.warn(
             f"whether {table.name} reads rope_parameters for model type {source.model_type!r} is not known; it was "
             "checked only that its get_rope computes this embedding"
         )
-    return table, table.readings[ANY], source.path
+    return table, reading
 
 
 def _keys(rope: Embedding, table: engines.Table, reading: engines.Reading) -> Values:
@@ -102,7 +97,8 @@ def _keys(rope: Embedding, table: engines.Table, reading: engines.Reading) -> Va
     may_be_partial = reading.path or "partial_rotary_factor" in reading.keys
     if may_be_partial and rope.rotary_dim == rope.head_dim and "partial_rotary_factor" in read:
         block = {"partial_rotary_factor": 1.0} | block
-    missing = [key for key in block if key not in {*read, "rope_type", "factor", "attention_factor"}]
+    unused = ("factor",) if name == "longrope" or block.get("factor") == 1.0 else ()
+    missing = [key for key in block if key not in {*read, *unused, "rope_type", "attention_factor"}]
     if missing:
         raise wrong_value(f"{must_read} {missing[0]} with rope_type {name!r}; got a class that does not")
     return {"rope_parameters": block, **others}
