@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from math import isclose, log, sqrt
 from typing import Any
 
+from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, NTKScaling, Scaling, YarnScaling
 from rope_xp.frequencies.by_factor import ntk_base
@@ -72,6 +73,12 @@ def require_pairing(rope: Embedding, layout: str, target: str, call: str, permut
 
 def require_whole_head(rope: Embedding, layout: str, target: str, call: str) -> None:
     """All channels must be rotated, by one position, in pairs of this layout, and the target has no other factor."""
+    model_type = rope._provenance.model_type
+    if gguf.ARCHITECTURE_OF.get(model_type) in gguf.LATENT or model_type in gguf.OTHER_LATENT:
+        raise wrong_value(
+            f"head_dim must be that of whole heads in {target}; got {rope.head_dim}, the part of a head that the "
+            f"latent attention of {model_type} rotates"
+        )
     require_only(rope, f"in {target}")
     require_attention_factor(rope)
     if rope.sections is not None:
