@@ -166,7 +166,8 @@ def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Prope
     fields = {name: getattr(other.rope, name) for each in properties for name in each.fields}
     if "inv_freq" in fields and fields["base"] is not None:
         fields["inv_freq"] = None
-    rope = one.rope and one.rope.replace(attention_factor=None, **fields)
+    # Else another number of frequencies would be another width, which is a property of its own.
+    rope = one.rope and one.rope.replace(attention_factor=None, **{"rotary_dim": one.rope.rotary_dim, **fields})
     others = {name: getattr(other, name) for each in properties for name in each.others}
     keeps = "inv_freq" in fields or isclose(one.attention_factor, other.attention_factor)
     total = others.pop("attention_factor", one.attention_factor if keeps else None)
