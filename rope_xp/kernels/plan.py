@@ -130,6 +130,7 @@ def execute(
     # The program is prepared from the angles of the first call with a signature, and kept with the plan. A call without
     # a signature makes its program, runs it once, and drops it.
     # Calls and rotations share `plans`, so the name of `make` is in the key.
+    given = tables if positions is None else (*tables, positions)
     key = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
     plan = None if key is None else plans.get(key)
     if plan is None:
@@ -142,16 +143,14 @@ def execute(
         may_be_learned = len(tables) == 0 and (plan.source == "change" or not rope._frequencies.are_floats)
         program = kernels.program_of(plan, arrays, angles, may_be_kept=key is not None and not may_be_learned)
         has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.GeneralProgram)
-        given = tables if positions is None else (*tables, positions)
         plan = plan._replace(program=program, extents=memory.extents((*arrays, *given)) if has_extents else None)
         if key is not None:
             plans.add(key, plan)
     else:
         angles = angles_of(plan, rope, arrays, tables, positions)
-    if plan.inplace:  # each call checks it, because addresses may differ
-        given = tables if positions is None else (*tables, positions)
-        if plan.extents is None or not plan.extents.are_apart((*arrays, *given)):
-            checks.require_disjoint(arrays, [given], by_address=not kernels.is_traced_tensor(arrays[0]))
+    # Each call checks it, because addresses may differ.
+    if plan.inplace and (plan.extents is None or not plan.extents.are_apart((*arrays, *given))):
+        checks.require_disjoint(arrays, [given], by_address=not kernels.is_traced_tensor(arrays[0]))
     return plan.program.run(arrays, angles)
 
 
