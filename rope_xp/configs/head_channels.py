@@ -3,19 +3,14 @@
 from typing import Any
 
 from rope_xp.arrays import checks
+from rope_xp.configs import engines
 from rope_xp.configs.keys import INTERLEAVE_KEYS, MAX_SIZE, PARTIAL_KEYS, Keys, comma_separated, consistent_value
 from rope_xp.configs.layers import LayerConfig, types_of
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.sections import Sections
 
 MAX_AXES = 16
-# The key of MLX for the layout, and the families for which mlx-lm reads it.
-MLX_KEY = "rope_traditional"
-_READ_BY_MLX = """
-apertus bitnet exaone falcon_h1 gemma gemma2 gemma4_text glm4 internlm2 internlm3 llama minicpm mistral mixtral olmo
-olmo2 olmoe phi3 qwen2 qwen2_moe seed_oss
-"""
-READ_BY_MLX = frozenset(_READ_BY_MLX.split())
+MLX_KEY = "rope_traditional"  # the key of MLX for the layout
 
 
 def head_dim_of(config: LayerConfig) -> int:
@@ -142,7 +137,7 @@ def layout_of(config: LayerConfig) -> str:
     pairing, interleave = config.family.pairing, config.keys.read(*INTERLEAVE_KEYS)
     if interleave is None or pairing.from_caller:
         return pairing.layout
-    if config.keys.read(MLX_KEY) is not None and config.keys.model_type in READ_BY_MLX:
+    if config.keys.read(MLX_KEY) is not None and _is_read_by_mlx(config.keys.model_type):
         return "interleaved" if checks.boolean(MLX_KEY, interleave) else "half"
     wanted = pairing.layout != "half"
     if checks.boolean(INTERLEAVE_KEYS[0], interleave) == wanted:
@@ -150,6 +145,12 @@ def layout_of(config: LayerConfig) -> str:
     if pairing.key_decides:
         return "half"
     raise wrong_value(f"rope_interleave must be {wanted} for this model_type; got {interleave}")
+
+
+def _is_read_by_mlx(model_type: str) -> bool:
+    """Whether the class of mlx-lm reads its key for the layout in any type of layers."""
+    readings = engines.table("mlx-lm").readings.items()
+    return any(MLX_KEY in each.keys and not each.path for name, each in readings if name.split(":")[0] == model_type)
 
 
 def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:

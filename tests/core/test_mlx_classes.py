@@ -85,3 +85,11 @@ def test_every_key_that_a_rule_needs_is_read():
         for rule, keys in reading.rules.items():
             of_longrope = ["long_factor", *(["short_mscale"] if "long_mscale" in keys else [LENGTH, WHOLE])]
             assert keys | reading.keys >= {*needed.get(rule, of_longrope)}, (name, rule)
+
+
+@for_each("model_type", ["llama", "mimo", "plamo", "smollm3", "xverse"])
+def test_the_layout_that_a_class_reads_is_read(model_type):
+    config = {"model_type": model_type, "hidden_size": 64, "num_attention_heads": 4}
+    for name, traditional in (("interleaved", True), ("half", False)):
+        rope = from_config({**config, "rope_traditional": traditional})
+        assert rope.layout == name and rope.to_config("mlx")["rope_traditional"] == traditional
