@@ -23,9 +23,16 @@ IRRELEVANT = (
 )
 # Arguments for one kind of rotation. Other kinds do not read them.
 SCALED = ("use_rope_scaling", "rope_scaling_factor")
-YARN = ("rotary_scaling_factor", "yarn_rotary_scaling_factor", "mscale", "mscale_all_dim")
-YARN += tuple(f"yarn_{name}" for name in (ORIGINAL, "beta_fast", "beta_slow", "correction_range_round_to_int"))
-YARN += ("yarn_mscale", "yarn_mscale_all_dim")
+# YaRN without latent attention, by the names of transformers.
+YARN = {
+    "factor": ("rotary_scaling_factor", "yarn_rotary_scaling_factor"),
+    ORIGINAL: (f"yarn_{ORIGINAL}",),
+    "beta_fast": ("yarn_beta_fast",),
+    "beta_slow": ("yarn_beta_slow",),
+    "mscale": ("mscale", "yarn_mscale"),
+    "mscale_all_dim": ("mscale_all_dim", "yarn_mscale_all_dim"),
+    "truncate": ("yarn_correction_range_round_to_int",),
+}
 
 
 def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
@@ -44,9 +51,8 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
         **_rotated_layers(keys),
     }
     interleaved = _flag(keys, "rotary_interleaved")
-    keys.mark_as_read(
-        *IRRELEVANT, *SCALED, *YARN, "rotary_seq_len_interpolation_factor", "rotary_percent", "mrope_section"
-    )
+    keys.mark_as_read(*IRRELEVANT, *SCALED, *(name for names in YARN.values() for name in names))
+    keys.mark_as_read("rotary_seq_len_interpolation_factor", "rotary_percent", "mrope_section")
     if kind != "rope":
         _require(keys, kind, rotary_interleaved=False)
     if is_latent:
@@ -138,16 +144,7 @@ def _mrope_block(keys: Keys) -> Values:
 def _yarn_block(keys: Keys) -> Values:
     """YaRN without latent attention. It rotates whole heads."""
     _require(keys, "yarn", rotary_percent=1.0, rotary_seq_len_interpolation_factor=None)
-    names = {
-        "factor": ("rotary_scaling_factor", "yarn_rotary_scaling_factor"),
-        ORIGINAL: (f"yarn_{ORIGINAL}",),
-        "beta_fast": ("yarn_beta_fast",),
-        "beta_slow": ("yarn_beta_slow",),
-        "mscale": ("mscale", "yarn_mscale"),
-        "mscale_all_dim": ("mscale_all_dim", "yarn_mscale_all_dim"),
-        "truncate": ("yarn_correction_range_round_to_int",),
-    }
-    return _block_of(keys, {name: keys.read(*others) for name, others in names.items()})
+    return _block_of(keys, {name: keys.read(*names) for name, names in YARN.items()})
 
 
 def _latent_block(keys: Keys, kind: str) -> Values:

@@ -170,36 +170,31 @@ def _of_old_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
 
 def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> Values:
     """SGLang merges a block of the whole config, and replaces that of a part."""
-    own = _at(line.last("--json-model-override-args") or {}, part, line, remarks)
-    changed = _completed(part)
-    _set_plain(changed, {key: value for key, value in own.items() if key not in BLOCK_KEYS}, part, line, remarks)
-    for key in BLOCK_KEYS:
-        value = own.get(key)
-        if not isinstance(value, Mapping):
-            continue
-        if part.path or _removes_block(own):
-            _replace_block(changed, value, part, line, remarks)
-        else:
-            _merge_block(changed, value, part, lambda old, new: {**old, **new}, line, remarks)
+    merged = None if part.path else lambda old, new: {**old, **new}
+    changed = _with_block(line, part, remarks, merged)
     return _each_block(changed, part, lambda block: _as_sglang(block, changed, part))
 
 
 def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> Values:
-    own = _at(line.last("--hf-overrides") or {}, part, line, remarks)
-    changed = _completed(part)
-    _set_plain(changed, {key: value for key, value in own.items() if key not in BLOCK_KEYS}, part, line, remarks)
-    for key in BLOCK_KEYS:
-        if not isinstance(own.get(key), Mapping):
-            continue
-        if _removes_block(own):
-            _replace_block(changed, own[key], part, line, remarks)
-        else:
-            _merge_block(changed, own[key], part, _merged, line, remarks)
-
     def read(block: Config) -> Values:
         return {key: value for key, value in _without_rule(block).items() if key not in MULTIPLIERS}
 
-    return _each_block(changed, part, read)
+    return _each_block(_with_block(line, part, remarks, _merged), part, read)
+
+
+def _with_block(
+    line: CommandLine, part: Part, remarks: list[str], merged: Callable[[Config, Config], Values] | None
+) -> Values:
+    """The part with the keys of the flags. Their block replaces that of the config, unless both can be `merged`."""
+    own = _at(line.last("--json-model-override-args", "--hf-overrides") or {}, part, line, remarks)
+    changed = _completed(part)
+    _set_plain(changed, {key: value for key, value in own.items() if key not in BLOCK_KEYS}, part, line, remarks)
+    for value in (own[key] for key in BLOCK_KEYS if isinstance(own.get(key), Mapping)):
+        if merged is None or _removes_block(own):
+            _replace_block(changed, value, part, line, remarks)
+        else:
+            _merge_block(changed, value, part, merged, line, remarks)
+    return changed
 
 
 ENGINES: dict[str, Callable[[CommandLine, Part, list[str]], Values]] = {
