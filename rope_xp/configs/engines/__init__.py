@@ -48,6 +48,9 @@ class Reading(NamedTuple):
     layers: Mapping[str, "Reading"] = {}
     by: str = ""
 
+    def reads(self, key: str, rule: str = "") -> bool:
+        return key in self.keys or key in self.rules.get(rule, ())
+
     def of_layer(self, layer_type: str) -> "Reading":
         return self.layers.get(layer_type, self)
 
@@ -79,14 +82,14 @@ class Table(NamedTuple):
     def of_text(self, file_type: str, model_type: str, path: tuple[str, ...]) -> tuple[Reading, bool]:
         """What vLLM reads for the text at a path of a file, and whether that is known for the whole file."""
         whole, own = self.of(file_type), self.of(model_type)
+        # The reading of "*" is that of `get_rope`, for models that pass their whole block on.
+        usual = own or self.readings["*"]
+        if whole is not None and not whole.rules:  # any language model
+            return usual._replace(path=whole.path), own is not None
         known = whole or own
-        if known is not None and known.rules and path in ((), known.path):
+        if known is not None and path in ((), known.path):
             return known, True
-        # Any language model in a composite, another part than the language model, or a composite that is not known. The
-        # reading of the model type "*" is that of `get_rope`, for models that pass their whole block on.
-        is_any = whole is not None and not whole.rules
-        place = whole.path if whole is not None and is_any else path
-        return (own or self.readings["*"])._replace(path=place), is_any and own is not None
+        return usual._replace(path=path), False  # another part than the language model, or one of an unknown file
 
 
 def versions(engine: str) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from rope_xp.configs.readers.files import opened
+from rope_xp.configs.writers.gguf_architectures import TENSORS
 from rope_xp.errors import wrong_value
 from rope_xp.types import Values
 
@@ -26,9 +27,6 @@ MAX_AXES = 8
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, LIST = 8, 9
 FLOAT32 = 0  # among the types of tensors
-
-# The tensors that replace scaling parameters: llama.cpp divides the frequencies by them.
-FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 class GGUFTensor(NamedTuple):
@@ -48,11 +46,11 @@ class GGUFHeader(NamedTuple):
 
 
 def metadata_of_file(path: Path) -> Values:
-    """The metadata of a GGUF file, without entries beyond the limits above, and the tensors in `FACTORS`."""
+    """The metadata of a GGUF file, without entries beyond the limits above, and the tensors in `TENSORS`."""
     # The value of a missing tensor is None. It is left out if the file is one of several: another may have it.
     header = read_gguf(path)
     is_split = header.metadata.get("split.count", 0) not in (0, 1)
-    missing = {} if is_split else dict.fromkeys(FACTORS)
+    missing = {} if is_split else dict.fromkeys(TENSORS)
     return {**header.metadata, **missing, **header.factors}
 
 
@@ -68,7 +66,7 @@ def read_gguf(path: Path) -> GGUFHeader:
         for name, tensor in tensors.items():
             if tensor.offset > reader.size - start:
                 reader.fail(f"the data of {name!r} inside the file", f"an offset of {tensor.offset}")
-        factors = {name: _values(reader, start, name, tensors[name]) for name in FACTORS if name in tensors}
+        factors = {name: _values(reader, start, name, tensors[name]) for name in TENSORS if name in tensors}
     return GGUFHeader(metadata, tensors, factors)
 
 

@@ -17,6 +17,7 @@ from rope_xp.configs.families.family import LATENT, NO_ROPE_LAYERS, Axes, Family
 from rope_xp.configs.keys import MAX_SIZE, ORIGINAL, Keys, comma_separated
 from rope_xp.configs.layers import sliding_only
 from rope_xp.configs.writers import gguf_architectures as gguf
+from rope_xp.configs.writers.limits import longrope_factor
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import Llama3Scaling, ProportionalScaling, Scaling, geometric
 from rope_xp.types import Values
@@ -33,9 +34,6 @@ class Metadata:
     def key(self, name: str) -> str:
         return f"{self.architecture}.{name}"
 
-    def reads(self, name: str, rule: str = "") -> bool:
-        return name in self.reading.keys or name in self.reading.rules.get(rule, ())
-
     def read_first(self, *names: str) -> Any:
         """The value of the first of these keys that is given. A float32 becomes the shortest decimal number."""
         return shortest(self.keys.read_first(*map(self.key, names)))
@@ -47,7 +45,7 @@ class Metadata:
     def read_if_used(self, name: str, *neutral: float) -> Any:
         """The value of a key of YaRN or of the base that few architectures read; None and a remark for the others."""
         value = self.read_first(name)
-        if value is None or self.reads(name) or self.reads(name, "yarn"):
+        if value is None or self.reading.reads(name, "yarn"):
             return value
         if checks.finite(self.key(name), value) not in neutral:
             self.keys.remarks.append(f"llama.cpp does not read {self.key(name)}={value:g} for this architecture")
@@ -68,11 +66,7 @@ def shortest(value: object) -> Any:
 
 
 KINDS = {"none": "no scaling", "linear": "division", "yarn": "YaRN", "longrope": "lists of factors"}
-ATTENTION, MULTIPLIER = "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"
-REPLACED, EXTRAPOLATION = "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"
-LENGTH = "rope.scaling.original_context_length"
-PAPER = {"beta_fast": 32.0, "beta_slow": 1.0}
-BETAS = {"beta_fast": "rope.scaling.yarn_beta_fast", "beta_slow": "rope.scaling.yarn_beta_slow"}
+REPLACED = "rope.scaling.yarn_attn_factor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +88,12 @@ class FactorScaling(Scaling):
 
 def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> Values:
     """The scaling rule with the keys of transformers. llama.cpp's default is a division by 1."""
-    kind = metadata.read_first("rope.scaling.type")
+    kind = metadata.read_first(gguf.KIND)
     kind = "linear" if kind is None else kind
-    checks.one_of(metadata.key("rope.scaling.type"), kind, KINDS)
+    checks.one_of(metadata.key(gguf.KIND), kind, KINDS)
     _check_mix(metadata, kind)
-    factor = metadata.read_first("rope.scaling.factor", "rope.scale_linear") or 1.0  # 0 means none
-    factor = checks.positive(metadata.key("rope.scaling.factor"), factor)
+    factor = metadata.read_first(gguf.FACTOR, "rope.scale_linear") or 1.0  # 0 means none
+    factor = checks.positive(metadata.key(gguf.FACTOR), factor)
     long, short, factors = (metadata.read_tensor(name) for name in (gguf.LONG, gguf.SHORT, gguf.FREQS))
     if kind == "yarn":
         if long or short or factors:
@@ -107,14 +101,16 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
                 f"{gguf.FREQS}, {gguf.LONG} and {gguf.SHORT} must not be given with YaRN; got at least one"
             )
         return _yarn(metadata, factor)
-    metadata.mark_as_read(*BETAS.values(), MULTIPLIER)
+    metadata.mark_as_read(*gguf.BETAS, gguf.MULTIPLIER)
     if long or short or kind == "longrope":
         return _longrope(metadata, long, short)
-    metadata.mark_as_read(LENGTH)
-    if metadata.read_factor(ATTENTION) != 1.0:
-        raise wrong_value(f"{metadata.key(ATTENTION)} must be 1 without YaRN and lists of factors; got another number")
+    metadata.mark_as_read(gguf.ORIGINAL)
+    if metadata.read_factor(gguf.ATTENTION) != 1.0:
+        raise wrong_value(
+            f"{metadata.key(gguf.ATTENTION)} must be 1 without YaRN and lists of factors; got another number"
+        )
     if metadata.read_factor(REPLACED) != 1.0:
-        if metadata.reads(EXTRAPOLATION, "yarn"):
+        if metadata.reading.reads(gguf.EXTRAPOLATION, "yarn"):
             raise wrong_value(f"{metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.read_first(REPLACED)}")
         metadata.keys.remarks.append(
             f"llama.cpp does not read {metadata.key(REPLACED)}={metadata.read_first(REPLACED)}"
@@ -124,15 +120,15 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
     softmax = gguf.scales(metadata.architecture, factor, False, multiplier)[1]
     if softmax != 1.0:
         raise wrong_value(
-            f"{metadata.key('rope.scaling.factor')} must be 1 without YaRN in this architecture, whose softmax "
+            f"{metadata.key(gguf.FACTOR)} must be 1 without YaRN in this architecture, whose softmax "
             f"scale llama.cpp would multiply by {softmax:.6g}; got {factor}"
         )
-    if factors and not metadata.reads(gguf.FREQS):
+    if factors and not metadata.reading.reads(gguf.FREQS):
         raise wrong_value(f"{gguf.FREQS} must not be given for an architecture that does not read it; got it")
     if factors:
         divisors = tuple(each * factor for each in factors)
         return _rule_with(metadata, divisors, base, rotary_dim, is_whole=rotary_dim == head_dim)
-    if metadata.reads(gguf.FREQS) and gguf.FREQS not in metadata.keys.mapping:
+    if metadata.reading.reads(gguf.FREQS) and gguf.FREQS not in metadata.keys.mapping:
         metadata.keys.remarks.append(
             f"{gguf.FREQS} is not in the mapping; if the file has this tensor, frequencies are divided by it"
         )
@@ -142,32 +138,32 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
 def _check_mix(metadata: Metadata, kind: str) -> None:
     """A blend that no published model changes."""
     wanted = float(kind == "yarn")
-    found = metadata.read_if_used(EXTRAPOLATION, wanted, -1.0)
+    found = metadata.read_if_used(gguf.EXTRAPOLATION, wanted, -1.0)
     if found is not None and found not in (wanted, -1.0):
-        raise wrong_value(f"{metadata.key(EXTRAPOLATION)} must be {wanted:g} with {kind!r}; got {found}")
+        raise wrong_value(f"{metadata.key(gguf.EXTRAPOLATION)} must be {wanted:g} with {kind!r}; got {found}")
 
 
 def _original(metadata: Metadata) -> Any:
-    original, length = metadata.read_first(LENGTH), metadata.read_first("context_length")
+    original, length = metadata.read_first(gguf.ORIGINAL), metadata.read_first(gguf.LENGTH)
     if original is None:
-        metadata.keys.assume("scaling", metadata.key(LENGTH), "equal to context_length")
+        metadata.keys.assume("scaling", metadata.key(gguf.ORIGINAL), "equal to context_length")
         original = length
     if original is None:
-        raise wrong_value(f"{metadata.key(LENGTH)} must be given, or context_length; got neither")
+        raise wrong_value(f"{metadata.key(gguf.ORIGINAL)} must be given, or context_length; got neither")
     return original
 
 
 def _yarn(metadata: Metadata, factor: float) -> Values:
     """YaRN. The multiplier of the logarithm is DeepSeek's `mscale_all_dim`; some architectures have it times 0.1."""
     # llama.cpp multiplies tables by ``1 + 0.1 ln(factor)``, and cancels this number if there is a multiplier.
-    attention, architecture = metadata.read_factor(ATTENTION), metadata.architecture
+    attention, architecture = metadata.read_factor(gguf.ATTENTION), metadata.architecture
     multiplier = _read_multiplier(metadata)
     block = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(metadata), **_betas(metadata)}
     block["mscale"] = multiplier if multiplier and architecture == "deepseek2" else 1.0
     block |= {"mscale_all_dim": multiplier} if multiplier else {}
     scales_softmax = architecture in gguf.SCALES_SOFTMAX
     if scales_softmax and attention != 1.0:
-        raise wrong_value(f"{metadata.key(ATTENTION)} must be 1 in this architecture; got {attention}")
+        raise wrong_value(f"{metadata.key(gguf.ATTENTION)} must be 1 in this architecture; got {attention}")
     resolved, softmax = gguf.scales(architecture, factor, True, multiplier)
     if scales_softmax and factor > 1.0:  # as the softmax scale follows from `mscale_all_dim`
         all_dim = (sqrt(softmax) - 1.0) / (0.1 * log(factor))
@@ -182,13 +178,13 @@ def _yarn(metadata: Metadata, factor: float) -> Values:
 
 
 def _read_multiplier(metadata: Metadata) -> float:
-    found = metadata.read_if_used(MULTIPLIER, 0.0) or 0.0
-    found = checks.finite(metadata.key(MULTIPLIER), found)
+    found = metadata.read_if_used(gguf.MULTIPLIER, 0.0) or 0.0
+    found = checks.finite(metadata.key(gguf.MULTIPLIER), found)
     return shortest(float(np.float32(found / gguf.LOG_MULTIPLIERS.get(metadata.architecture, 1.0))))
 
 
 def _betas(metadata: Metadata) -> dict[str, float]:
-    read = {name: metadata.read_if_used(key, PAPER[name]) for name, key in BETAS.items()}
+    read = {key.partition("yarn_")[2]: metadata.read_if_used(key, usual) for key, usual in gguf.BETAS.items()}
     given = {name: value for name, value in read.items() if value is not None}
     return gguf.OTHER_BETAS.get(metadata.architecture, {}) | given
 
@@ -199,12 +195,12 @@ def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, .
         raise wrong_value(f"{gguf.LONG} and {gguf.SHORT} must be in the mapping; got at most one of them")
     if metadata.read_tensor(gguf.FREQS):
         raise wrong_value(f"{gguf.FREQS} must not be given with {gguf.LONG}; got both")
-    original, length = _original(metadata), metadata.read_first("context_length")
-    attention = metadata.read_factor(ATTENTION)
+    original, length = _original(metadata), metadata.read_first(gguf.LENGTH)
+    attention = metadata.read_factor(gguf.ATTENTION)
     block = {"rope_type": "longrope", "long_factor": long, "short_factor": short, ORIGINAL: original}
     if checks.is_int(length) and checks.is_int(original) and length > original > 1:
         block["factor"] = length / original
-        if abs(attention - sqrt(1.0 + log(length / original) / log(original))) < 1e-6:
+        if abs(attention - longrope_factor(length, original)) < 1e-6:
             return block
     return {**block, "attention_factor": attention}
 
@@ -231,7 +227,6 @@ def _candidates(divisors: tuple[float, ...], is_whole: bool) -> list[Scaling]:
     return [Llama3Scaling(high_freq_factor=high, **constants) for high in (4.0, 1.0)] if factor >= 1.0 else []
 
 
-SECTIONS, WIDTH = "rope.dimension_sections", "rope.dimension_count"
 ALPHA = "rope.scaling.alpha"
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -242,19 +237,19 @@ def gguf_metadata_as_config(keys: Keys) -> tuple[Values, Family]:
     if metadata.read_first("attention.max_alibi_bias"):
         raise wrong_value(f"{metadata.key('attention.max_alibi_bias')} must be 0; got another number")
     head_dim = _head_dim(metadata)
-    width = metadata.read_first(WIDTH)
-    width = head_dim if width is None else checks.even_size(metadata.key(WIDTH), width, MAX_SIZE)
-    base = metadata.read_first("rope.freq_base")
+    width = metadata.read_first(gguf.WIDTH)
+    width = head_dim if width is None else checks.even_size(metadata.key(gguf.WIDTH), width, MAX_SIZE)
+    base = metadata.read_first(gguf.BASE)
     if base is None:
-        keys.assume("frequencies", metadata.key("rope.freq_base"), "default of llama.cpp")
+        keys.assume("frequencies", metadata.key(gguf.BASE), "default of llama.cpp")
         base = 10_000.0
-    base = checks.at_least(metadata.key("rope.freq_base"), base, 1.0)
+    base = checks.at_least(metadata.key(gguf.BASE), base, 1.0)
     alpha = metadata.read_if_used(ALPHA, 0.0, 1.0)
     if alpha:  # llama.cpp then computes another base when it reads the file
         base *= checks.positive(metadata.key(ALPHA), alpha) ** (head_dim / (head_dim - 2))
     config = {
         LATENT if metadata.is_latent else "head_dim": head_dim,
-        "max_position_embeddings": metadata.read_first("context_length"),
+        "max_position_embeddings": metadata.read_first(gguf.LENGTH),
         "num_hidden_layers": metadata.read_first("block_count"),
         "rotary_dim": None if width == head_dim else width,
         "rope_parameters": {"rope_theta": base, **rule_of(metadata, base, head_dim, width), **_sections(metadata)},
@@ -281,12 +276,12 @@ def _head_dim(metadata: Metadata) -> int:
     count = "attention.head_count"
     width, size, heads = (metadata.read_first(name) for name in ("attention.key_length", "embedding_length", count))
     if metadata.is_latent:
-        width = metadata.read_first(WIDTH)
+        width = metadata.read_first(gguf.WIDTH)
     elif width is None and size is not None and heads:
         by_layer = heads if isinstance(heads, (list, tuple)) else [heads]  # 0 for a layer without attention
         most = max(checks.count(metadata.key(count), each) for each in by_layer)
         width = checks.count(metadata.key("embedding_length"), size) // max(most, 1)
-    needed = (WIDTH,) if metadata.is_latent else ("attention.key_length", count)
+    needed = (gguf.WIDTH,) if metadata.is_latent else ("attention.key_length", count)
     if width is None:
         raise wrong_value(f"{' or '.join(map(metadata.key, needed))} must be given; got none")
     return checks.even_size(metadata.key(needed[0]), width, MAX_SIZE)
@@ -294,16 +289,16 @@ def _head_dim(metadata: Metadata) -> int:
 
 def _sections(metadata: Metadata) -> Values:
     """The pairs of each position axis. llama.cpp has four axes, of which the last ones may have no pairs."""
-    sections, order = metadata.read_first(SECTIONS), gguf.order_of(metadata.keys.mapping)
+    sections, order = metadata.read_first(gguf.SECTIONS), gguf.order_of(metadata.keys.mapping)
     if sections is None:
         return {}
     if not isinstance(sections, (list, tuple)):
-        raise wrong_type(f"{metadata.key(SECTIONS)} must be a list; got {sections!r}")
-    sizes = [checks.count(metadata.key(SECTIONS), size) for size in sections]
+        raise wrong_type(f"{metadata.key(gguf.SECTIONS)} must be a list; got {sections!r}")
+    sizes = [checks.count(metadata.key(gguf.SECTIONS), size) for size in sections]
     while len(sizes) > 1 and not sizes[-1]:
         sizes.pop()
     if order is None and any(sizes):
-        raise wrong_value(f"{metadata.key(SECTIONS)} must be 0 in this architecture; got {sizes}")
+        raise wrong_value(f"{metadata.key(gguf.SECTIONS)} must be 0 in this architecture; got {sizes}")
     missed = gguf.pairs_without_axis(sizes) if order == "interleaved" else []
     if missed:
         metadata.keys.remarks.append(
@@ -345,7 +340,7 @@ def _family(metadata: Metadata) -> Family:
 
 
 def _require_no_sliding_keys(metadata: Metadata) -> None:
-    names = ("rope.freq_base_swa", f"{WIDTH}_swa", "attention.key_length_swa")
+    names = (gguf.BASE_OF_SLIDING, f"{gguf.WIDTH}_swa", "attention.key_length_swa")
     given = [metadata.key(name) for name in names if metadata.read_first(name) is not None]
     if given:
         raise wrong_value(
@@ -356,14 +351,14 @@ def _require_no_sliding_keys(metadata: Metadata) -> None:
 
 def _sliding(metadata: Metadata, own: gguf.LayerPattern, config: Values) -> Values:
     """The blocks of both types of layers. Layers with a sliding window are not scaled."""
-    full, base = config["rope_parameters"], metadata.read_first("rope.freq_base_swa")
+    full, base = config["rope_parameters"], metadata.read_first(gguf.BASE_OF_SLIDING)
     if base is None and own.sliding_base is not None:
-        metadata.keys.assume("frequencies", metadata.key("rope.freq_base_swa"), "default of llama.cpp")
+        metadata.keys.assume("frequencies", metadata.key(gguf.BASE_OF_SLIDING), "default of llama.cpp")
     default = full["rope_theta"] if own.sliding_base is None else own.sliding_base
     head_dim = metadata.read_first("attention.key_length_swa")
     widths = {
-        WIDTH: (config["rotary_dim"], config["head_dim"]),
-        f"{WIDTH}_swa": (metadata.read_first(f"{WIDTH}_swa"), head_dim or config["head_dim"]),
+        gguf.WIDTH: (config["rotary_dim"], config["head_dim"]),
+        f"{gguf.WIDTH}_swa": (metadata.read_first(f"{gguf.WIDTH}_swa"), head_dim or config["head_dim"]),
     }
     for name, (width, whole) in widths.items():
         if width not in (None, whole):

@@ -18,13 +18,11 @@ from rope_xp.errors import wrong_value
 from rope_xp.provenance import with_provenance
 from rope_xp.types import Config, Values
 
-KIND, FACTOR, BASE = "rope.scaling.type", "rope.scaling.factor", "rope.freq_base"
-ORIGINAL, LENGTH = "rope.scaling.original_context_length", "context_length"
 BETAS = {"--yarn-beta-fast": "beta_fast", "--yarn-beta-slow": "beta_slow"}
 # The types of metadata. An override of another type is not used.
 TYPES = {
-    "str": (KIND, "pooling_type"),
-    "int": (LENGTH, ORIGINAL, "block_count", "embedding_length", "rope.dimension_count", "rope.dimension_count_swa"),
+    "str": (gguf.KIND, "pooling_type"),
+    "int": (gguf.LENGTH, gguf.ORIGINAL, "block_count", "embedding_length", gguf.WIDTH, f"{gguf.WIDTH}_swa"),
     "bool": ("rope.scaling.finetuned",),
 }
 TYPES["int"] += tuple(f"attention.{name}" for name in ("head_count", "head_count_kv", "key_length", "value_length"))
@@ -43,30 +41,30 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
     before = _effective(found, name)
     base, context = line.last("--rope-freq-base"), line.last("-c", "--ctx-size")
     changed = {
-        BASE: base or before[BASE],  # 0 means that of the file
-        FACTOR: _factor(line, before[FACTOR]),
-        KIND: _kind(line, before[KIND]),
-        ORIGINAL: line.last("--yarn-orig-ctx") or before[ORIGINAL],
+        gguf.BASE: base or before[gguf.BASE],  # 0 means that of the file
+        gguf.FACTOR: _factor(line, before[gguf.FACTOR]),
+        gguf.KIND: _kind(line, before[gguf.KIND]),
+        gguf.ORIGINAL: line.last("--yarn-orig-ctx") or before[gguf.ORIGINAL],
     }
-    if changed[KIND] == "none":
-        changed[FACTOR] = 1.0
-    differing = [key for key in (BASE, FACTOR) if changed[key] != before[key]]
-    differing += [KIND] if (changed[KIND] == "yarn") != (before[KIND] == "yarn") else []
+    if changed[gguf.KIND] == "none":
+        changed[gguf.FACTOR] = 1.0
+    differing = [key for key in (gguf.BASE, gguf.FACTOR) if changed[key] != before[key]]
+    differing += [gguf.KIND] if (changed[gguf.KIND] == "yarn") != (before[gguf.KIND] == "yarn") else []
     reading, own = engines.table("llama.cpp").of(name), gguf.LAYERS.get(name)
-    has_own_base = reading is not None and "rope.freq_base_swa" in reading.keys  # by default, that of the file
+    has_own_base = reading is not None and reading.reads(gguf.BASE_OF_SLIDING)  # by default, that of the file
     if differing and has_own_base and (own is None or own.sliding_base is None):
         raise wrong_value(
             f"flags must not change {comma_separated(differing)} for architecture {name!r}, whose layers with a "
             "sliding window keep that of the file; got other values: override the metadata in their place"
         )
-    is_yarn = changed[KIND] == "yarn"
+    is_yarn = changed[gguf.KIND] == "yarn"
     _check_attention(line, is_yarn, remarks)
-    if changed[FACTOR] != 1.0 and not is_yarn and found.get(gguf.LONG):
-        raise wrong_value(f"the factor of flags must be 1 for a file with {gguf.LONG}; got {changed[FACTOR]:g}")
+    if changed[gguf.FACTOR] != 1.0 and not is_yarn and found.get(gguf.LONG):
+        raise wrong_value(f"the factor of flags must be 1 for a file with {gguf.LONG}; got {changed[gguf.FACTOR]:g}")
     for key, value in changed.items():
         if value is not None and value != before[key]:
             found[f"{name}.{key}"] = value
-    if changed[FACTOR] != before[FACTOR]:
+    if changed[gguf.FACTOR] != before[gguf.FACTOR]:
         found.pop(f"{name}.rope.scale_linear", None)
     betas = {
         key: float(value) for flag, key in BETAS.items() if (value := line.last(flag)) is not None and value >= 0.0
@@ -75,14 +73,13 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
         remarks.append("llama.cpp reads --yarn-beta-fast and --yarn-beta-slow with YaRN only")
     if context is not None and context < 0:
         raise wrong_value(f"--ctx-size of flags must be at least 0; got {context}")
-    return Changed(found, context or found.get(f"{name}.{LENGTH}"), remarks, betas if is_yarn else {})
+    return Changed(found, context or found.get(f"{name}.{gguf.LENGTH}"), remarks, betas if is_yarn else {})
 
 
 def _effective(metadata: Config, name: str) -> Values:
-    own = {key: metadata.get(f"{name}.{key}") for key in (BASE, FACTOR, KIND, ORIGINAL, "rope.scale_linear")}
-    factor = own.pop("rope.scale_linear") if own[FACTOR] is None else own[FACTOR]
-    own.pop("rope.scale_linear", None)
-    return {**own, FACTOR: factor or 1.0, KIND: "linear" if own[KIND] is None else own[KIND]}
+    own = {key: metadata.get(f"{name}.{key}") for key in (gguf.BASE, gguf.FACTOR, gguf.KIND, gguf.ORIGINAL)}
+    factor = metadata.get(f"{name}.rope.scale_linear") if own[gguf.FACTOR] is None else own[gguf.FACTOR]
+    return {**own, gguf.FACTOR: factor or 1.0, gguf.KIND: "linear" if own[gguf.KIND] is None else own[gguf.KIND]}
 
 
 def _factor(line: CommandLine, stated: object) -> Any:
@@ -156,10 +153,7 @@ def metadata_of(rope: RotaryEmbedding) -> tuple[Values, list[str]]:
     name = gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
     if name is None and rope.sections is None and rope.softmax_scale == 1.0:
         name = (WHOLE if rope.rotary_dim == rope.head_dim else PARTIAL).get(rope.layout)
-    metadata: Values = {"general.architecture": name}
-    if rope.sections is not None:
-        metadata[f"{name}.rope.dimension_sections"] = rope.sections.sizes
-    layout = gguf.gguf_layout(metadata)
+    layout = gguf.gguf_layout(gguf.with_sections(name, rope.sections))
     if layout is not None and layout not in rope.layout:
         rope = with_provenance(rope.replace(layout=layout), rope._provenance)
     length = rope._provenance.max_position_embeddings
@@ -168,7 +162,7 @@ def metadata_of(rope: RotaryEmbedding) -> tuple[Values, list[str]]:
         own = with_provenance(rope, replace(rope._provenance, layer_type=""))  # the keys of layers with full attention
         found = {gguf.FREQS: None, **own.to_config("gguf", architecture=name)}
     name = found["general.architecture"]
-    if found.get(f"{name}.{KIND}") == "none":  # the converter omits it, and llama.cpp's default is "linear"
-        del found[f"{name}.{KIND}"]
-    found |= {} if length is None else {f"{name}.{LENGTH}": length}
+    if found.get(f"{name}.{gguf.KIND}") == "none":  # the converter omits it, and llama.cpp's default is "linear"
+        del found[f"{name}.{gguf.KIND}"]
+    found |= {} if length is None else {f"{name}.{gguf.LENGTH}": length}
     return found, [str(each.message) for each in caught]

@@ -9,10 +9,18 @@ from math import log
 from typing import NamedTuple
 
 from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling
+from rope_xp.sections import Sections
 from rope_xp.types import Config
 
+# Keys of metadata, which follow the name of the architecture and a dot.
+BASE, BASE_OF_SLIDING = "rope.freq_base", "rope.freq_base_swa"
+KIND, FACTOR, ORIGINAL = "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length"
+ATTENTION, MULTIPLIER = "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"
+EXTRAPOLATION = "rope.scaling.yarn_ext_factor"
+BETAS = {"rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}  # with the values of the paper
+WIDTH, SECTIONS, LENGTH = "rope.dimension_count", "rope.dimension_sections", "context_length"
 # Tensors that divide frequencies. Their values are float32.
-FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+FREQS, LONG, SHORT = TENSORS = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 # Architectures for which the converter permutes the projections of queries and keys in checkpoints of transformers.
 PERMUTED = "arcee", "baichuan", "granite", "granitemoe", "internlm2", "llama", "minicpm", "mistral3", "olmo", "smollm3"
 # The divisor with which the converter of llama.cpp writes a pair that is not rotated.
@@ -171,6 +179,11 @@ _LAYOUTS = {
     **dict.fromkeys(HALF.split(), "half"),
     **dict.fromkeys(NO_ROTATION.split()),
 }
+
+
+def with_sections(architecture: str | None, sections: Sections | None = None) -> Config:
+    """The metadata of an architecture that decide the layout and the order of position axes."""
+    return {"general.architecture": architecture, f"{architecture}.{SECTIONS}": sections and sections.sizes}
 
 
 def gguf_layout(metadata: Config) -> str | None:

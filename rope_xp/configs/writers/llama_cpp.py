@@ -21,19 +21,14 @@ from rope_xp.frequencies import LinearScaling, Llama3Scaling, LongRopeScaling, S
 from rope_xp.types import Embedding, Values
 
 TARGET = "llama.cpp"
-BASE, SCALING = "rope.freq_base", "rope.scaling."
-TYPE, FACTOR, ORIGINAL = f"{SCALING}type", f"{SCALING}factor", f"{SCALING}original_context_length"
-ATTENTION, MULTIPLIER = f"{SCALING}attn_factor", f"{SCALING}yarn_log_multiplier"
-BETAS = {f"{SCALING}yarn_beta_fast": 32.0, f"{SCALING}yarn_beta_slow": 1.0}
-EXTRAPOLATION = f"{SCALING}yarn_ext_factor"
 # Metadata for which llama.cpp has an argument.
 FLAGS = {
-    BASE: "--rope-freq-base",
-    TYPE: "--rope-scaling",
-    FACTOR: "--rope-scale",
-    ORIGINAL: "--yarn-orig-ctx",
-    **dict(zip(BETAS, ("--yarn-beta-fast", "--yarn-beta-slow"))),
-    EXTRAPOLATION: "--yarn-ext-factor",
+    gguf.BASE: "--rope-freq-base",
+    gguf.KIND: "--rope-scaling",
+    gguf.FACTOR: "--rope-scale",
+    gguf.ORIGINAL: "--yarn-orig-ctx",
+    **dict(zip(gguf.BETAS, ("--yarn-beta-fast", "--yarn-beta-slow"))),
+    gguf.EXTRAPOLATION: "--yarn-ext-factor",
 }
 KINDS = {float: "float", int: "int", str: "str"}
 # By how many radians the pairs of a fourth position may be off at the end of the trained context.
@@ -49,8 +44,7 @@ class File(NamedTuple):
     are_flags: bool  # arguments are written, not metadata
 
     def reads(self, key: str, rule: str = "") -> bool:
-        known = self.reading
-        return known is None or key in known.keys or key in known.rules.get(rule, ())
+        return self.reading is None or self.reading.reads(key, rule)
 
     def surely_reads(self, key: str, rule: str = "") -> bool:
         return self.reading is not None and self.reads(key, rule)
@@ -172,7 +166,7 @@ def _require_no_tensors(file: File, rope: Embedding, what: str) -> None:
 
 def _only_of_some_layers(file: File, key: str) -> bool:
     """Whether an argument changes only layers without a sliding window. What the file says changes all."""
-    return key in (BASE, TYPE, FACTOR) and file.surely_reads("rope.freq_base_swa")
+    return key in (gguf.BASE, gguf.KIND, gguf.FACTOR) and file.surely_reads(gguf.BASE_OF_SLIDING)
 
 
 def _override(file: File, key: str, value: str | float) -> list[str]:
@@ -189,8 +183,7 @@ def _architecture(rope: Embedding, given: str | None) -> str | None:
     """The architecture that the caller names, or that of the config's family; None if it is unknown."""
     if given is None:
         return gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
-    metadata = {"general.architecture": given}
-    if gguf.gguf_layout(metadata) is None:
+    if gguf.gguf_layout(gguf.with_sections(given)) is None:
         raise wrong_value(f"architecture must be one that {TARGET} rotates; got {given!r}")
     own = gguf.LAYERS.get(given)
     if given in gguf.UNKNOWN_LAYERS or (own is not None and own.sliding_base is not None):
@@ -200,10 +193,8 @@ def _architecture(rope: Embedding, given: str | None) -> str | None:
 
 def _widths(file: File, rope: Embedding, name: str) -> Values:
     require_only(rope, "in a GGUF file")
-    metadata = {"general.architecture": name}
-    if rope.sections is not None:
-        metadata[f"{name}.rope.dimension_sections"] = rope.sections.sizes
-    layout, call = gguf.gguf_layout(metadata), f'to_config("gguf", architecture={name!r})'
+    layout = gguf.gguf_layout(gguf.with_sections(name, rope.sections))
+    call = f'to_config("gguf", architecture={name!r})'
     by = f"{TARGET}'s converter" if name in gguf.PERMUTED and rope.layout == "half" else ""
     require_pairing(rope, layout or "", f"GGUF files of {name!r}", call, by)
     if name in gguf.LATENT:
@@ -212,9 +203,9 @@ def _widths(file: File, rope: Embedding, name: str) -> Values:
                 f"head_dim must be that of the rotated part, {rope.rotary_dim}, in GGUF files of {name!r}; "
                 f"got {rope.head_dim}"
             )
-        return {"rope.dimension_count": rope.rotary_dim}
+        return {gguf.WIDTH: rope.rotary_dim}
     _require_whole_head(file, rope)
-    return {"attention.key_length": rope.head_dim, "rope.dimension_count": rope.rotary_dim}
+    return {"attention.key_length": rope.head_dim, gguf.WIDTH: rope.rotary_dim}
 
 
 def _require_whole_head(file: File, rope: Embedding) -> None:
@@ -227,17 +218,15 @@ def _require_whole_head(file: File, rope: Embedding) -> None:
 
 
 def _sections(file: File, rope: Embedding, name: str) -> Values:
-    sections, order = rope.sections, None
-    if sections is not None:
-        order = gguf.order_of({"general.architecture": name, f"{name}.rope.dimension_sections": sections.sizes})
-    elif name not in gguf.AXES:
+    sections, order = rope.sections, gguf.order_of(gguf.with_sections(name, rope.sections))
+    if sections is None and order is None:
         return {}
     found = None if sections is None else sections.order
     if order != found or sections is None or sections.axes > 4 or sections.axis_of_section is not None:
         wanted = f"in order {gguf.AXES[name]!r}" if name in gguf.AXES else "None"
         raise wrong_value(f"sections must be {wanted} in GGUF files of {name!r}; got {sections}")
     _require_order(file, rope)
-    return {"rope.dimension_sections": [*sections.sizes, 0, 0, 0][:4]}
+    return {gguf.SECTIONS: [*sections.sizes, 0, 0, 0][:4]}
 
 
 def _require_order(file: File, rope: Embedding) -> None:
@@ -282,8 +271,8 @@ def _frequencies(file: File, rope: Embedding) -> Values:
         return keys | _plain(file)
     if isinstance(rule, LinearScaling):
         _require_softmax_scale(file, rope, gguf.scales(file.name, rule.factor, is_yarn=False)[1])
-        file.require(FACTOR, "linear")
-        return keys | {**_plain(file), TYPE: "linear", FACTOR: rule.factor}
+        file.require(gguf.FACTOR, "linear")
+        return keys | {**_plain(file), gguf.KIND: "linear", gguf.FACTOR: rule.factor}
     file.require(gguf.FREQS)
     pairs = zip(geometric(base, rope.rotary_dim), rule.frequencies(base, rope.rotary_dim))
     # llama.cpp does not have the rule, but divides each frequency by a number of the file.
@@ -294,14 +283,14 @@ def _frequencies(file: File, rope: Embedding) -> Values:
 def _base(file: File, base: float) -> Values:
     if file.reading is not None and file.reading.fixed.get("base") == base:
         return {}  # the architecture has it anyway
-    file.require(BASE)
-    return {BASE: base}
+    file.require(gguf.BASE)
+    return {gguf.BASE: base}
 
 
 def _plain(file: File) -> Values:
     """No scaling. A file of Grok may have a blend that arguments must end."""
-    ended = file.are_flags and file.surely_reads(EXTRAPOLATION, "yarn")
-    return {TYPE: "none", **({EXTRAPOLATION: 0.0} if ended else {})}
+    ended = file.are_flags and file.surely_reads(gguf.EXTRAPOLATION, "yarn")
+    return {gguf.KIND: "none", **({gguf.EXTRAPOLATION: 0.0} if ended else {})}
 
 
 def _require_known_latent(file: File, rope: Embedding, rule: Scaling | None) -> None:
@@ -333,9 +322,9 @@ def _of_longrope(file: File, rope: Embedding, rule: LongRopeScaling) -> Values:
             f"short_mscale and long_mscale must be equal in {TARGET}; got {rule.short_mscale} and {rule.long_mscale}"
         )
     return {
-        TYPE: "longrope",
-        ORIGINAL: rule.original_max_position_embeddings,
-        ATTENTION: rope.attention_factor,
+        gguf.KIND: "longrope",
+        gguf.ORIGINAL: rule.original_max_position_embeddings,
+        gguf.ATTENTION: rope.attention_factor,
         gguf.LONG: list(rule.long_factor),  # used if the context is longer than the original one
         gguf.SHORT: list(rule.short_factor),
     }
@@ -343,21 +332,21 @@ def _of_longrope(file: File, rope: Embedding, rule: LongRopeScaling) -> Values:
 
 def _of_yarn(file: File, rope: Embedding, rule: YarnScaling) -> Values:
     require_rounded_ramp(rope, rule, TARGET)
-    file.require(FACTOR, "yarn")
-    keys = {TYPE: "yarn", FACTOR: rule.factor, ORIGINAL: rule.original_max_position_embeddings}
+    file.require(gguf.FACTOR, "yarn")
+    keys = {gguf.KIND: "yarn", gguf.FACTOR: rule.factor, gguf.ORIGINAL: rule.original_max_position_embeddings}
     return {**keys, **_betas(file, rule), **_attention(file, rope, rule)}
 
 
 def _betas(file: File, rule: YarnScaling) -> dict[str, float]:
-    wanted = dict(zip(BETAS, (rule.beta_fast, rule.beta_slow)))
+    wanted = dict(zip(gguf.BETAS, (rule.beta_fast, rule.beta_slow)))
     # Most architectures do not read them in a file, and have the defaults of the paper. For those that do, the
     # arguments must state them, because the file may have others.
-    in_file = file.name is None or any(file.surely_reads(key, "yarn") for key in BETAS)
-    if wanted == BETAS and not (in_file if file.are_flags else file.name in gguf.OTHER_BETAS):
+    in_file = file.name is None or any(file.surely_reads(key, "yarn") for key in gguf.BETAS)
+    if wanted == gguf.BETAS and not (in_file if file.are_flags else file.name in gguf.OTHER_BETAS):
         return {}
-    for key in BETAS:
+    for key in gguf.BETAS:
         file.require(key, "yarn")
-    extra = {EXTRAPOLATION: 1.0} if file.are_flags and file.surely_reads(EXTRAPOLATION, "yarn") else {}
+    extra = {gguf.EXTRAPOLATION: 1.0} if file.are_flags and file.surely_reads(gguf.EXTRAPOLATION, "yarn") else {}
     return wanted | extra
 
 
@@ -379,8 +368,8 @@ def _attention(file: File, rope: Embedding, rule: YarnScaling) -> dict[str, floa
         )
     _require_softmax_scale(file, rope, softmax)
     own = rope.attention_factor / tables
-    keys = {} if _is_close(own, 1.0) else {ATTENTION: own}
+    keys = {} if _is_close(own, 1.0) else {gguf.ATTENTION: own}
     if name not in gguf.LOG_MULTIPLIERS:
         return keys
-    may_be_in_file = {ATTENTION: 1.0} if file.are_flags else {}
-    return {MULTIPLIER: multiplier * gguf.LOG_MULTIPLIERS[name], **may_be_in_file, **keys}
+    may_be_in_file = {gguf.ATTENTION: 1.0} if file.are_flags else {}
+    return {gguf.MULTIPLIER: multiplier * gguf.LOG_MULTIPLIERS[name], **may_be_in_file, **keys}
