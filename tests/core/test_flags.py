@@ -53,6 +53,7 @@ CHANGES = {
     "dynamic": lambda rope: {"scaling": DynamicNTKScaling(factor=4.0, max_position_embeddings=4096, seq_len=4 * 4096)},
     "yarn": lambda rope: {"scaling": YarnScaling(factor=4.0, **LENGTHS)},
     "yarn, factor": lambda rope: {"scaling": YarnScaling(factor=4.0, attention_factor=1.2, **LENGTHS)},
+    "yarn, softmax": lambda rope: {"scaling": YarnScaling(factor=4.0, mscale=0.7, mscale_all_dim=0.7, **LENGTHS)},
     "llama3": lambda rope: {"scaling": Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **LENGTHS)},
     "longrope": lambda rope: {
         "scaling": LongRopeScaling(

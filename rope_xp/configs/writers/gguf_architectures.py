@@ -174,6 +174,11 @@ ARCHITECTURE_OF = {
     for family in families.split()
 }
 
+
+def is_latent(model_type: str) -> bool:
+    return ARCHITECTURE_OF.get(model_type) in LATENT or model_type in OTHER_LATENT
+
+
 _LAYOUTS = {
     **dict.fromkeys(INTERLEAVED.split(), "interleaved"),
     **dict.fromkeys(HALF.split(), "half"),

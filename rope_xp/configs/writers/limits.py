@@ -74,7 +74,7 @@ def require_pairing(rope: Embedding, layout: str, target: str, call: str, permut
 def require_whole_head(rope: Embedding, layout: str, target: str, call: str) -> None:
     """All channels must be rotated, by one position, in pairs of this layout, and the target has no other factor."""
     model_type = rope._provenance.model_type
-    if gguf.ARCHITECTURE_OF.get(model_type) in gguf.LATENT or model_type in gguf.OTHER_LATENT:
+    if gguf.is_latent(model_type):
         raise wrong_value(
             f"head_dim must be that of whole heads in {target}; got {rope.head_dim}, the part of a head that the "
             f"latent attention of {model_type} rotates"
@@ -96,6 +96,13 @@ def require_half(rope: Embedding, target: str) -> None:
 def require_plain_softmax(rope: Embedding, target: str, without: str = "latent attention") -> None:
     if rope.softmax_scale != 1.0:
         raise wrong_value(f"softmax_scale must be 1 in {target} without {without}; got {rope.softmax_scale}")
+
+
+def require_usual_softmax(rope: Embedding, target: str, may_scale: bool = True) -> None:
+    """Only models with latent attention scale their softmax, and not every class of an engine does for them."""
+    model_type = rope._provenance.model_type
+    if model_type and not (may_scale and gguf.is_latent(model_type)):
+        require_plain_softmax(rope, target, without="a class that scales it")
 
 
 def unread(engine: str, key: str, model_type: str) -> ValueError:

@@ -21,6 +21,7 @@ from rope_xp.configs.writers.limits import (
     require_only,
     require_plain_softmax,
     require_text,
+    require_usual_softmax,
     unread,
     unsupported,
 )
@@ -164,6 +165,7 @@ def _lmdeploy_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values, 
 def _reading_of(rope: Embedding, table: Table) -> Reading | None:
     provenance = rope._provenance
     require_text(rope, table.name)
+    require_usual_softmax(rope, table.name)
     names = (provenance.file_type, *(() if provenance.path else (provenance.model_type,)))
     known = next((table.of(name) for name in names if table.of(name)), None)
     if known is None and any(names):

@@ -13,6 +13,7 @@ from rope_xp.configs.writers.limits import (
     part_with_block,
     require_half,
     require_text,
+    require_usual_softmax,
 )
 from rope_xp.configs.writers.transformers import rope_parameters
 from rope_xp.errors import wrong_value
@@ -72,6 +73,7 @@ def _reading_of(rope: Embedding, options: Options) -> tuple[engines.Table, engin
     table, source = engines.table("vllm", options.engine_version), rope._provenance
     require_text(rope, table.name)
     reading, is_known = table.of_text(source.file_type, source.model_type, source.path)
+    require_usual_softmax(rope, table.name, may_scale=not is_known or "yarn" not in reading.rules)
     if source.model_type and not is_known:
         engines.warn(
             f"whether {table.name} reads rope_parameters for model type {source.model_type!r} is not known; it was "
