@@ -260,7 +260,7 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
         _check_multiplier(config, scaling)
     if rope_type == "deepseek_yarn":
         scaling = _deepseek_yarn(scaling)
-    if isinstance(scaling, YarnScaling) and not (config.family.is_latent and config.family.quirks.scales_softmax):
+    if isinstance(scaling, YarnScaling) and not config.family.scales_softmax:
         return without_softmax_scale(scaling)
     return scaling
 

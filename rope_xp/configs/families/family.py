@@ -151,6 +151,10 @@ class Family:
         return self.head_dim == LATENT
 
     @property
+    def scales_softmax(self) -> bool:
+        return self.is_latent and self.quirks.scales_softmax
+
+    @property
     def divides_axes(self) -> bool:
         """Whether the family has several position axes with equally many pairs, as for images."""
         return self.axes is not None and self.axes.count > 1

@@ -2,6 +2,7 @@
 
 from rope_xp.arrays import checks
 from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, QUOTIENT, TO_HALF, Axes, Family, Layers
+from rope_xp.configs.families.model_types import LLAMA3
 from rope_xp.configs.keys import ORIGINAL, Keys
 from rope_xp.errors import wrong_value
 from rope_xp.types import Values
@@ -127,8 +128,7 @@ def _scaled_block(keys: Keys) -> Values:
         return {} if divisor is None else {"rope_scaling": {"rope_type": "linear", "factor": divisor}}
     _require(keys, "use_rope_scaling", rotary_seq_len_interpolation_factor=None)
     factor = keys.read_or_assume("rope_scaling_factor", "scaling", 8.0, "default of Megatron-LM")
-    constants = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 8192}
-    return {"rope_scaling": {"rope_type": "llama3", "factor": factor, **constants}}
+    return {"rope_scaling": {**LLAMA3, "factor": factor}}
 
 
 def _mrope_block(keys: Keys) -> Values:

@@ -380,15 +380,17 @@ def _each_block(changed: Values, part: Part, read: Callable[[Config], Values]) -
 
 def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> Values:
     """A block with the keys that vLLM reads, and for rules that vLLM computes in another way, with their result."""
-    rule, family, rules = block.get("rope_type", "default"), part.family, part.reading.rules
+    rule, rules, ignored = block.get("rope_type", "default"), part.reading.rules, part.family.quirks.ignored_in_block
     if not isinstance(rule, str):
         return dict(block)
-    if part.reading.by and rule in rules:
-        reads_alpha = rule == "dynamic" and "factor" in family.quirks.ignored_in_block
-        read = {*rules[rule], *(["alpha"] if reads_alpha else [])}
-        if unread := block.keys() - read - {*family.quirks.ignored_in_block, "finetuned", "type"}:
+
+    def kept(read: set[str], *quiet: str) -> Values:
+        if unread := block.keys() - read - {*ignored, *quiet, "finetuned", "type"}:
             remarks.append(f"vLLM 0.33 does not read {comma_separated(unread)} of rope_parameters for rule {rule!r}")
-        return {key: value for key, value in block.items() if key in read or key in family.quirks.ignored_in_block}
+        return {key: value for key, value in block.items() if key in read or key in ignored}
+
+    if part.reading.by and rule in rules:
+        return kept({*rules[rule], *(["alpha"] if rule == "dynamic" and "factor" in ignored else [])})
     if rule not in rules and len(rules) < 3:  # the class has another rule in place of all others
         rule = next((each for each in rules if each != "default"), "default")
     if rule not in VLLM_RULES:
@@ -406,11 +408,7 @@ def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> 
             f"which else loses the position axes; got {rule!r}"
         )
     read = {*USUAL, *rules[rule]} - ({"attention_factor"} if rule == "deepseek_yarn" else set())
-    quiet = {*family.quirks.ignored_in_block, "finetuned", "type"}
-    quiet |= {"attn_factor", "apply_yarn_scaling"} if "attention_factor" in read & block.keys() else set()
-    if unread := block.keys() - read - quiet:
-        remarks.append(f"vLLM 0.33 does not read {comma_separated(unread)} of rope_parameters for rule {rule!r}")
-    found = {key: value for key, value in block.items() if key in read or key in family.quirks.ignored_in_block}
+    found = kept(read, *(MULTIPLIERS if "attention_factor" in read & block.keys() else ()))
     found["rope_type"] = rule
     if rule == "deepseek_yarn" and "yarn" not in rules and block.get("attention_factor") == 1.0:
         # vLLM then has the same tables, and does not multiply the softmax scale.
@@ -428,7 +426,7 @@ def _as_sglang(block: Config, changed: Config, part: Part) -> Values:
     """The same for SGLang, whose YaRN reads `attn_factor` in place of `attention_factor`."""
     found = _without_rule(block)
     rule = found.get("rope_type")
-    if _is_deepseek(part.family) and rule == "yarn":
+    if part.family.scales_softmax and rule == "yarn":
         found["rope_type"] = rule = "deepseek_yarn"
     if rule == "longrope":
         return _as_longrope({key: found[key] for key in found if key != "attention_factor"}, changed)
@@ -439,10 +437,6 @@ def _without_rule(block: Config) -> Values:
     """A block without the parameters of rules, if it has none: nothing reads them."""
     dropped = PARAMETERS if block.get("rope_type") == "default" else ()
     return {key: value for key, value in block.items() if key not in dropped}
-
-
-def _is_deepseek(family: Family) -> bool:
-    return family.is_latent and family.quirks.scales_softmax
 
 
 def _as_longrope(block: Values, changed: Config) -> Values:

@@ -2,6 +2,7 @@
 
 from rope_xp.arrays import checks
 from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, Axes, Family, Layers
+from rope_xp.configs.families.model_types import LLAMA3
 from rope_xp.configs.keys import ORIGINAL, Keys, require_spelling
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config, Values
@@ -43,13 +44,9 @@ def _llama3_block(keys: Keys, is_llama4: bool) -> Values:
         keys.remarks.append(
             "Meta's program for Llama 3 always has the factor 8; the configs of Llama 3.2 in transformers have 32"
         )
-    return {
-        "rope_type": "llama3",
-        "factor": keys.read_or_assume("rope_scaling_factor", "scaling", factor, f"constant of {name}"),
-        "low_freq_factor": 1.0,
-        "high_freq_factor": high if (given := keys.read("rope_high_freq_factor")) is None else given,
-        ORIGINAL: 8192,
-    }
+    factor = keys.read_or_assume("rope_scaling_factor", "scaling", factor, f"constant of {name}")
+    given = keys.read("rope_high_freq_factor")
+    return {**LLAMA3, "factor": factor, "high_freq_factor": high if given is None else given}
 
 
 def mistral_as_config(keys: Keys) -> tuple[Values, Family]:

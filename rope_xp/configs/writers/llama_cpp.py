@@ -92,7 +92,9 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
             f"factors belong in the GGUF file, {' and '.join(tensors)}{way_out}"
         )
     _require_no_tensors(file, rope, f"arguments of {TARGET}")
-    flags = {key: flag for key, flag in FLAGS.items() if key in values and not _only_of_some_layers(file, key)}
+    # Some arguments change only layers without a sliding window. What the file says changes all.
+    of_some = (gguf.BASE, gguf.KIND, gguf.FACTOR) if file.surely_reads(gguf.BASE_OF_SLIDING) else ()
+    flags = {key: flag for key, flag in FLAGS.items() if key in values and key not in of_some}
     words = [word for key, flag in flags.items() for word in (flag, _text(values[key]))]
     for key, value in values.items():
         if key not in flags:
@@ -162,11 +164,6 @@ def _require_no_tensors(file: File, rope: Embedding, what: str) -> None:
             'scaling into config.json, see to_config("transformers"), and convert the checkpoint anew, or see '
             'to_config("gguf")'
         )
-
-
-def _only_of_some_layers(file: File, key: str) -> bool:
-    """Whether an argument changes only layers without a sliding window. What the file says changes all."""
-    return key in (gguf.BASE, gguf.KIND, gguf.FACTOR) and file.surely_reads(gguf.BASE_OF_SLIDING)
 
 
 def _override(file: File, key: str, value: str | float) -> list[str]:
