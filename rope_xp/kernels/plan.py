@@ -213,7 +213,7 @@ def _rows(plan: CallPlan, arrays: tuple[Any, ...], tables: Any, positions: Array
 
 
 def _table_programs(
-    plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], positions: Array, may_be_kept: bool
+    plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], positions: Array | None, may_be_kept: bool
 ) -> tuple[Any, ...]:
     """The programs that compute tables from positions: for the query and for keys, or one for all arrays."""
     if rope.xpos is not None:
