@@ -15,7 +15,6 @@ A table is a JSON file `<engine>-<version>.json` of this folder, with these keys
     - `fixed`: what is computed whatever the keys say, such as `{"layout": "half"}`.
     - `nested`: true if there is one block for each type of layers.
     - `by`: the library whose model classes the engine runs, such as `transformers`, if it has none of its own.
-    - `since`: the version from which on this is so, where it is known.
     - `layers`: the types of layers that read other keys, each with `keys`, `rules` and `fixed` of its own.
 - `facts`: what a script cannot decide, written by hand: `models`, `text` and `source`.
 """
@@ -41,7 +40,6 @@ class Reading(NamedTuple):
     rules: Mapping[str, frozenset[str]] = {}
     defaults: Mapping[str, Any] = {}
     fixed: Mapping[str, Any] = {}
-    since: str = ""
     block: str = ""
     flat: bool = False
     nested: bool = False
@@ -126,19 +124,11 @@ def _read(file: str) -> Table:
 
 
 def _reading(entry: Config) -> Reading:
-    return Reading(
-        tuple(entry.get("path", ())),
-        frozenset(entry.get("keys", ())),
-        {rule: frozenset(keys) for rule, keys in entry.get("rules", {}).items()},
-        entry.get("defaults", {}),
-        entry.get("fixed", {}),
-        entry.get("since", ""),
-        entry.get("block", ""),
-        entry.get("flat", False),
-        entry.get("nested", False),
-        {layer_type: _reading(each) for layer_type, each in entry.get("layers", {}).items()},
-        entry.get("by", ""),
-    )
+    found = {key: value for key, value in entry.items() if key != "models"}
+    found["path"], found["keys"] = tuple(entry.get("path", ())), frozenset(entry.get("keys", ()))
+    found["rules"] = {rule: frozenset(keys) for rule, keys in entry.get("rules", {}).items()}
+    found["layers"] = {layer_type: _reading(each) for layer_type, each in entry.get("layers", {}).items()}
+    return Reading(**found)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -249,17 +249,12 @@ def _completed(part: Part) -> Values:
         raise wrong_type(f"rope_parameters must be a mapping; got {raw!r:.100}")
     if not raw:
         return found
-    found = {key: value for key, value in found.items() if key not in BLOCK_KEYS}
-    if nested_by(Keys("the config", part.mapping), part.family):
-        completed = {key: _block_completed(each, found, part.family) for key, each in raw.items()}
-    else:
-        completed = _block_completed(raw, found, part.family)
-    return {**found, "rope_parameters" if "rope_parameters" in part.mapping else "rope_scaling": completed}
+    outside = {key: value for key, value in found.items() if key not in BLOCK_KEYS}
+    with_block = {**outside, "rope_parameters" if "rope_parameters" in found else "rope_scaling": raw}
+    return _each_block(with_block, part, lambda block: _block_completed(block, outside, part.family))
 
 
-def _block_completed(block: Config, outside: Config, family: Family) -> object:
-    if not isinstance(block, Mapping):
-        return block
+def _block_completed(block: Config, outside: Config, family: Family) -> Values:
     found = dict(block)
     rule = found.get("rope_type") or found.pop("type", None) or "default"
     names = {"su": "longrope", "mrope": "default"}
@@ -327,9 +322,7 @@ def _replace_block(changed: Values, value: Config, part: Part, line: CommandLine
     lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {share}"
     drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
 
-    def completed(block: Config) -> object:
-        if not isinstance(block, Mapping):
-            return block
+    def completed(block: Config) -> Values:
         found = {"rope_type": "default", "rope_theta": base, **block}
         kind = found.pop("type", None)
         if kind is not None and "rope_type" not in block:
@@ -342,9 +335,7 @@ def _replace_block(changed: Values, value: Config, part: Part, line: CommandLine
         return found
 
     is_nested = any(isinstance(each, Mapping) for each in value.values())
-    changed["rope_parameters"] = (
-        {key: completed(each) for key, each in value.items()} if is_nested else completed(value)
-    )
+    changed["rope_parameters"] = _each(value, completed) if is_nested else completed(value)
 
 
 def _fraction(changed: Config, part: Part) -> object:
@@ -369,13 +360,12 @@ def _each_block(changed: Values, part: Part, read: Callable[[Config], Values]) -
     name = next((key for key in BLOCK_KEYS if changed.get(key)), "")
     if not name:
         return changed
-    block = changed[name]
-    if nested_by(Keys("the config", changed), part.family):
-        return {
-            **changed,
-            name: {key: read(each) if isinstance(each, Mapping) else each for key, each in block.items()},
-        }
-    return {**changed, name: read(block)}
+    is_nested = nested_by(Keys("the config", changed), part.family)
+    return {**changed, name: _each(changed[name], read) if is_nested else read(changed[name])}
+
+
+def _each(blocks: Config, read: Callable[[Config], Values]) -> Values:
+    return {key: read(each) if isinstance(each, Mapping) else each for key, each in blocks.items()}
 
 
 def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> Values:
