@@ -137,7 +137,10 @@ def layout_of(config: LayerConfig) -> str:
     pairing, interleave = config.family.pairing, config.keys.read(*INTERLEAVE_KEYS)
     if interleave is None or pairing.from_caller:
         return pairing.layout
-    if config.keys.read(MLX_KEY) is not None and _is_read_by_mlx(config.keys.model_type):
+    # Of each type of layers.
+    of_mlx = engines.table("mlx-lm").readings.items() if config.keys.read(MLX_KEY) is not None else ()
+    own = [each for name, each in of_mlx if name.partition(":")[0] == config.keys.model_type and not each.path]
+    if any(MLX_KEY in each.keys for each in own):
         return "interleaved" if checks.boolean(MLX_KEY, interleave) else "half"
     wanted = pairing.layout != "half"
     if checks.boolean(INTERLEAVE_KEYS[0], interleave) == wanted:
@@ -145,12 +148,6 @@ def layout_of(config: LayerConfig) -> str:
     if pairing.key_decides:
         return "half"
     raise wrong_value(f"rope_interleave must be {wanted} for this model_type; got {interleave}")
-
-
-def _is_read_by_mlx(model_type: str) -> bool:
-    """Whether the class of mlx-lm reads its key for the layout in any type of layers."""
-    readings = engines.table("mlx-lm").readings.items()
-    return any(MLX_KEY in each.keys and not each.path for name, each in readings if name.split(":")[0] == model_type)
 
 
 def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:

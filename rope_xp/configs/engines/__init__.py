@@ -7,9 +7,8 @@ A table is a JSON file `<engine>-<version>.json` of this folder, with these keys
     - `models`: the model types, or the architectures of GGUF files.
     - `path`: the keys that lead from the file to where the engine reads rotary keys, such as `["text_config"]`.
     - `keys`: the keys outside the rotary block whose change changes the rotation.
-    - `rules`: each scaling rule that the engine computes, with the keys of the block that it reads; none for a
-      composite with any language model, which reads what it reads alone.
-    - `defaults`: the values of keys that the block does not have, if they are not those of most model types.
+    - `rules`: each scaling rule that the engine computes, with the keys of the block that it reads.
+    - `defaults`: values of keys that the block does not have.
     - `block`: where the block is, such as `rope_scaling` or `rope_parameters.full_attention`, if not always there.
     - `flat`: whether the keys may also be in the file itself, although `path` leads to another place.
     - `fixed`: what is computed whatever the keys say, such as `{"layout": "half"}`.
@@ -38,7 +37,7 @@ class Reading(NamedTuple):
     path: tuple[str, ...] = ()
     keys: frozenset[str] = frozenset()
     rules: Mapping[str, frozenset[str]] = {}
-    defaults: Mapping[str, Any] = {}
+    defaults: Mapping[str, float] = {}
     fixed: Mapping[str, Any] = {}
     block: str = ""
     flat: bool = False
@@ -82,7 +81,7 @@ class Table(NamedTuple):
         whole, own = self.of(file_type), self.of(model_type)
         # The reading of "*" is that of `get_rope`, for models that pass their whole block on.
         usual = own or self.readings["*"]
-        if whole is not None and not whole.rules:  # any language model
+        if whole is not None and not whole.rules:  # a composite with any language model
             return usual._replace(path=whole.path), own is not None
         known = whole or own
         if known is not None and path in ((), known.path):

@@ -38,7 +38,10 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
         if flag == "--override-kv":
             for each in text.split(","):
                 _override(found, name, each, remarks)
-    before = _effective(found, name)
+    before = {key: found.get(f"{name}.{key}") for key in (gguf.BASE, gguf.FACTOR, gguf.KIND, gguf.ORIGINAL)}
+    factor = found.get(f"{name}.rope.scale_linear") if before[gguf.FACTOR] is None else before[gguf.FACTOR]
+    kind = "linear" if before[gguf.KIND] is None else before[gguf.KIND]
+    before |= {gguf.FACTOR: factor or 1.0, gguf.KIND: kind}
     base, context = line.last("--rope-freq-base"), line.last("-c", "--ctx-size")
     changed = {
         gguf.BASE: base or before[gguf.BASE],  # 0 means that of the file
@@ -74,12 +77,6 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
     if context is not None and context < 0:
         raise wrong_value(f"--ctx-size of flags must be at least 0; got {context}")
     return Changed(found, context or found.get(f"{name}.{gguf.LENGTH}"), remarks, betas if is_yarn else {})
-
-
-def _effective(metadata: Config, name: str) -> Values:
-    own = {key: metadata.get(f"{name}.{key}") for key in (gguf.BASE, gguf.FACTOR, gguf.KIND, gguf.ORIGINAL)}
-    factor = metadata.get(f"{name}.rope.scale_linear") if own[gguf.FACTOR] is None else own[gguf.FACTOR]
-    return {**own, gguf.FACTOR: factor or 1.0, gguf.KIND: "linear" if own[gguf.KIND] is None else own[gguf.KIND]}
 
 
 def _factor(line: CommandLine, stated: object) -> Any:

@@ -169,7 +169,7 @@ def _of_old_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
 
 
 def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> Values:
-    """SGLang merges a block of the whole config, and replaces that of a part."""
+    # It merges a block of the whole config, and replaces that of a part.
     merged = None if part.path else lambda old, new: {**old, **new}
     changed = _with_block(line, part, remarks, merged)
     return _each_block(changed, part, lambda block: _as_sglang(block, changed, part))

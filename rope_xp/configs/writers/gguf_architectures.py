@@ -187,7 +187,7 @@ _LAYOUTS = {
 
 
 def with_sections(architecture: str | None, sections: Sections | None = None) -> Config:
-    """The metadata of an architecture that decide the layout and the order of position axes."""
+    # The metadata by which `gguf_layout` and `order_of` decide.
     return {"general.architecture": architecture, f"{architecture}.{SECTIONS}": sections and sections.sizes}
 
 

@@ -53,7 +53,6 @@ def flags_of_types(ropes: Mapping[str, Embedding], options: Options) -> list[str
 
 
 def with_length(flags: list[str], length: int, rope: Embedding, options: Options) -> list[str]:
-    """The same, for sequences of this length."""
     keys = json.loads(flags[-1])
     inner = part_with_block(keys)
     block = inner["rope_parameters"]
