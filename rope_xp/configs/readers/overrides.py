@@ -383,7 +383,7 @@ def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> 
         return kept({*rules[rule], *(["alpha"] if rule == "dynamic" and "factor" in ignored else [])})
     if rule not in rules and len(rules) < 3:  # the class has another rule in place of all others
         rule = next((each for each in rules if each != "default"), "default")
-    if rule not in VLLM_RULES:
+    if rule not in VLLM_RULES or rule not in rules:
         return dict(block)
     must = VLLM_RULES[rule] + (() if "default" in rules else ("beta_fast", "beta_slow"))  # those of gpt_oss
     missing = [key for key in must if block.get(key) is None]
