@@ -7,6 +7,7 @@ The oracle is SGLang's `get_rope`. The wheel is unzipped and not installed, as i
 import importlib.util
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from rope_xp import LongRopeScaling, YarnScaling, from_config
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options, with_length
 from rope_xp.configs.writers.limits import part_with_block
+from rope_xp.provenance import with_provenance
 
 if importlib.util.find_spec("sglang") is None:
     raise pytest.UsageError("sglang must be on the path to be tested: run `nox -s tests-sglang`; got no such package")
@@ -116,10 +118,13 @@ def test_no_key_of_the_file_stays():
 def test_a_longer_context_is_accepted(tmp_path, model_type):
     from sglang.srt.configs.model_config import ModelConfig
 
-    (tmp_path / "config.json").write_text(json.dumps(SERVER.small[model_type]))
+    config = SERVER.small[model_type]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    text_type = config.get("text_config", config).get("model_type", "")
     for name, (rope, overrides) in SERVER.embeddings(model_type).items():
-        if overrides is None or name == "dynamic":
+        if overrides is None or name in ("dynamic", "yarn of latent attention"):
             continue
+        rope = with_provenance(rope, replace(rope._provenance, model_type=text_type))
         flags = with_length("sglang", rope.to_config("sglang"), 4 * LENGTH, rope, Options())
         options = dict(zip(flags[::2], flags[1::2], strict=True))
         config = ModelConfig(
