@@ -72,8 +72,8 @@ def with_provenance(rope: Rope, provenance: Provenance) -> Rope:
     return mark(copy(rope), provenance)
 
 
+# For a new value, which nobody else has.
 def mark(rope: Rope, provenance: Provenance) -> Rope:
-    """The same `RotaryEmbedding`, which nobody else has yet, with that record."""
     object.__setattr__(rope, "_provenance", provenance)
     return rope
 

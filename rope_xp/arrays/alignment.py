@@ -19,7 +19,7 @@ class Alignment(NamedTuple):
     order: tuple[int, ...] | None = None
 
     def equals(self, other: "Alignment | None") -> bool:
-        """Not by `==`, with which `torch.compile` makes symbolic sizes constant (seen in PyTorch 2.11)."""
+        # Not by `==`, with which `torch.compile` of PyTorch 2.11 makes symbolic sizes constant.
         return other is not None and self.shape == other.shape and self.order == other.order
 
 

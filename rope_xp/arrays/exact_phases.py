@@ -66,8 +66,7 @@ class Frequencies:
         return shape if self.is_single_row else None
 
     def axes_like(self, positions: Any) -> Any:
-        """`axis_of_pair` as an array. Some libraries accept only int64 indices."""
-        xp = libraries.namespace(positions)
+        xp = libraries.namespace(positions)  # some libraries accept only int64 indices
         integer = xp.int64 if libraries.has_64_bits(positions) else xp.int32
         return libraries.constant(self, self.axis_of_pair, like=positions, dtype=integer)
 

@@ -151,7 +151,6 @@ def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:
 
 
 def filled(number: float, ndim: int, *, like: Any, dtype: Any) -> Any:
-    """One number as an array with `ndim` axes, in the library and on the device of `like`."""
     if is_torch(like):  # a copy from the host would wait for the device
         return replicated(sys.modules["torch"].full((1,) * ndim, number, dtype=dtype, device=like.device), like=like)
     return from_host(np.full((1,) * ndim, number, dtype=dtype_name(dtype)), like=like, dtype=dtype)

@@ -146,7 +146,6 @@ def table_program_of(positions: Array, arrays: Sequence[Array], frequencies: Any
 
 
 def exact_tables(positions: Array, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:
-    """`exact_phases.exact_tables`, by the function that is compiled for JAX or by Triton if they can be used."""
     if kernel != "reference" and frequencies.are_floats and libraries.is_jax(positions):
         return _kernel_module("xla").exact_tables(positions, frequencies.inv_freq, dtype)
     if frequencies.are_floats and libraries.is_torch(positions) and libraries.dtype_name(dtype) == "float32":
@@ -157,9 +156,7 @@ def exact_tables(positions: Array, frequencies: Any, dtype: Any, kernel: str) ->
 
 
 class TablesWithFallback(NamedTuple):
-    """A program of Triton for tables. If it cannot be launched, operations of PyTorch make them."""
-
-    program: Any
+    program: Any  # of Triton; if it cannot be launched, operations of PyTorch make the tables
     frequencies: exact_phases.Frequencies
     scale: float
 
@@ -174,7 +171,6 @@ class TablesWithFallback(NamedTuple):
 
 
 def _tables_by_triton(positions: Any, frequencies: exact_phases.Frequencies, scale: float, kernel: str) -> Any:
-    """Triton's program for tables of these positions, or None."""
     if libraries.is_traced() or libraries.is_dtensor(positions):
         return None
     memory = _memory_of(positions)

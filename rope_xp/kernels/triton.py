@@ -110,12 +110,11 @@ Compiled = dict[tuple[Any, ...], tuple[Any, list[Any]]]
 def _start(
     kernel: Any,
     grid: tuple[int],
-    tensors: list[torch.Tensor],
+    tensors: list[torch.Tensor],  # which are among the arguments
     arguments: tuple[Any, ...],
     options: Values,
     compiled: Compiled,
 ) -> None:
-    """Launch a kernel for these tensors, which are among its arguments, on their device."""
     try:
         if tensors[0].is_cpu:
             kernel[grid](*arguments, **options)
@@ -189,8 +188,6 @@ def _with_words(words: Words, angles: Angles) -> Angles:
 
 
 class TableProgram(NamedTuple):
-    """How float32 tables are computed for positions of one dtype and shape, in one launch."""
-
     words: tuple[torch.Tensor, ...]  # with the position axis of each pair
     shape: Axes  # of each table
     rows: int
@@ -209,7 +206,7 @@ class TableProgram(NamedTuple):
 
 
 def prepare_tables(positions: torch.Tensor, frequencies: exact_phases.Frequencies, scale: float) -> TableProgram | None:
-    """The program for positions of this shape; None unless they are integers and each pair follows one axis of them."""
+    # None unless positions are integers and each pair follows one axis of them.
     shape = frequencies.rows_of(tuple(positions.shape))
     if shape is None or positions.dtype not in (torch.int32, torch.int64):
         return None

@@ -140,7 +140,7 @@ def make_tables(
     PADDED: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Tables "rows pairs" in float32, of positions "rows", or "axes rows"; everything is contiguous."""
+    # Tables "rows pairs" in float32, of positions "rows", or "axes rows". Everything is contiguous.
     rows = _unpacked(rows).to(tl.int64)
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     column, always = tl.arange(0, PADDED)[None, :], tl.full((1, 1), 1, tl.int1)
