@@ -7,9 +7,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  
 import re
 import sys
 from collections import Counter
-from functools import partial
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -86,14 +84,6 @@ def with_gradients(function):
     return call
 
 
-def test_collectives_are_found():
-    mesh = mesh_of()
-    (x,) = sharded(mesh, (random(8, 16),), P("one"))
-    assert collectives(jax.jit(jnp.sum).lower(x).compile()) == {"all-reduce": 1}
-    gathered = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))
-    assert collectives(gathered.lower(x).compile()) == {"all-gather": 1}
-
-
 # One call on all meshes, also on explicit ones, whose every operation says how its result lies; and all calls.
 CASES = [("positions", sharding, AxisType.Auto) for sharding in SHARDINGS]
 CASES += [("positions", sharding, AxisType.Explicit) for sharding in ("batch and seq", "heads, keys replicated")]
@@ -158,56 +148,19 @@ def test_shard_map(layout, check_vma):
         assert_equal(mapped(q, k, where), alone)
 
 
-ENDS = jnp.asarray([0, 16, 64, 64, 96])
-
-
-def attention_of_each_sequence(rope, q, k, v):
-    """Of packed sequences, each by itself."""
-    parts = []
-    for start, end in pairwise(ENDS.tolist()):
-        (q_, k_), v_ = rope(q[start:end], k[start:end], seq_dim=0), v[start:end]
-        parts.append(jax.nn.dot_product_attention(q_, k_, v_, is_causal=True))
-    return jnp.concat(parts)
-
-
-def ring_attention(rope, q, k, v, sequence, ends):
-    """Of packed sequences, each split over all ranks. `q`, `k`, `v` are the rank's; `sequence` is of the whole row."""
-    rank, size = jax.lax.axis_index("ranks"), jax.lax.axis_size("ranks")
-
-    def has(rank):
-        seqs = (sequence.shape[0], sequence)
-        return [context_parallel(seq, rank, size, zigzag=True, cu_seqlens=ends) for seq in seqs]
-
-    mine, my_sequence = has(rank)
-    q, k = rope(q, k, positions=mine, seq_dim=0)
-    highest, total, y = -jnp.inf, 0.0, 0.0
-    for step in range(size):
-        theirs, their_sequence = has((rank - step) % size)
-        visible = (theirs <= mine[:, None]) & (their_sequence == my_sequence[:, None])
-        scores = jnp.where(visible, jnp.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5, -jnp.inf)
-        before, highest = highest, jnp.maximum(highest, scores.max(axis=-1, keepdims=True))
-        weights, shrink = jnp.exp(scores - highest), jnp.exp(before - highest)
-        total = total * shrink + weights.sum(axis=-1, keepdims=True)
-        y = y * shrink + jnp.einsum("hqk,khd->hqd", weights, v)
-        k, v = jax.lax.ppermute((k, v), "ranks", [(source, (source + 1) % size) for source in range(size)])
-    return (y / total).swapaxes(0, 1)
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_ring_attention_of_packed_sequences(layout):
+def test_tokens_of_ranks_of_packed_sequences():
     """One program for all ranks, and for all packings of as many sequences."""
-    size, total, rope = 8, ENDS[-1].item(), embedding(layout)
-    q, k, v = (random(total, HEADS, DIM, seed=seed) for seed in range(3))
-    row = jnp.arange(total)
-    sequence = jnp.searchsorted(ENDS, row, side="right")
-    order = jnp.concat([context_parallel(row, rank, size, zigzag=True, cu_seqlens=ENDS) for rank in range(size)])
-    mesh, over = jax.make_mesh((size,), ("ranks",), axis_types=(AxisType.Auto,)), P("ranks")
-    specs = {"in_specs": (over, over, over, P(), P()), "out_specs": over}
-    attention = jax.jit(jax.shard_map(partial(ring_attention, rope), mesh=mesh, **specs))
-    result = attention(q[order], k[order], v[order], sequence, ENDS)
-    # Of 48 weights, whose sum is 1, of numbers below 4: scores of 32 products below 3 * 3, each rounded a few times.
-    assert_equal(result, attention_of_each_sequence(rope, q, k, v)[order], atol=4 * 32 * 9 * 32**-0.5 * 8 * 2.0**-24)
+    ends, over, total = jnp.asarray([0, 16, 64, 64, 96]), P(("one", "two")), 96
+
+    def tokens(rank, ends):
+        where = context_parallel(total, rank, 8, zigzag=True, cu_seqlens=ends)
+        return where, context_parallel(jnp.arange(total), rank, 8, zigzag=True, cu_seqlens=ends)
+
+    def of_this_rank(ends):
+        return tokens(jax.lax.axis_index(("one", "two")), ends)
+
+    found = jax.jit(jax.shard_map(of_this_rank, mesh=mesh_of(), in_specs=P(), out_specs=over))(ends)
+    assert_equal(found, [jnp.concat(each) for each in zip(*(tokens(rank, ends) for rank in range(8)))])
 
 
 @pytest.mark.compile
