@@ -299,27 +299,6 @@ def test_jax_export_with_symbolic_sizes(part):
     assert_same(pull(tuple(g)), truth(tuple(g)), atol=7 * ATOL)  # a sum of that many
 
 
-def step(rope, cache, offset, token):
-    """Write a token's rotated key into a cache of static size, (batch, tokens, heads, dim)."""
-    key = rope(token, positions=positions.consecutive(1, offset, like=token), seq_dim=1)
-    return jax.lax.dynamic_update_slice_in_dim(cache, key, offset, axis=1)
-
-
-@pytest.mark.compile
-def test_a_donated_cache_is_written_where_it_is():
-    rope, keys = embedding(), random(2, 16, 3, 14)
-    decode = jax.jit(lambda *arguments: step(rope, *arguments), donate_argnums=0)
-    cache = jnp.zeros((2, 16, 3, 14))
-    compiled = decode.lower(cache, jnp.int32(0), keys[:, :1]).compile().memory_analysis()
-    assert compiled.alias_size_in_bytes == cache.nbytes
-    place = cache.unsafe_buffer_pointer()
-    for offset in range(16):
-        before, cache = cache, decode(cache, jnp.int32(offset), keys[:, offset : offset + 1])
-        assert before.is_deleted() and cache.unsafe_buffer_pointer() == place
-    assert_same(cache, rope(keys, seq_dim=1))
-    assert decode._cache_size() == 1
-
-
 STEPS = 5000
 
 
