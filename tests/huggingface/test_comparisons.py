@@ -6,22 +6,29 @@ import inspect
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial, wraps
+from importlib import import_module
 from itertools import pairwise, product
-from math import inf
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 import torch
 import transformers
 from cases import for_each
 from tiny_models.models import FAMILIES, Family, build
+from tiny_transformers import default_dtype
 from transformers.models.codegen import modeling_codegen
 from transformers.models.gptj import modeling_gptj
 
 from rope_xp import RotaryEmbedding
 from rope_xp.huggingface import rotary
-from rope_xp.huggingface.apply import APPLY_SIGNATURES, ROTATION_TOLERANCE, apply_function, largest_difference
+from rope_xp.huggingface.apply import (
+    APPLY_SIGNATURES,
+    ROTATION_TOLERANCE,
+    apply_function,
+    largest_difference,
+    signature_of,
+)
 from rope_xp.huggingface.guard import float32_on_cpu
 from rope_xp.huggingface.rewrite import ClassRewriter, exact_table_class
 from rope_xp.huggingface.rotary import TableFormat
@@ -50,118 +57,81 @@ def of_memories(kind):
     return [*of_all_shapes("q k"), (SHORT, {}), *found, ({"q": (2, 3, 5), "k": (2, 3, 2)}, {"num_k_exclude_rope": 2})]
 
 
-CALLS = {
-    "(q, k, cos, sin)": [*of_all_shapes("q k"), (SHORT, {})],
-    "(q, k, cos, sin, unsqueeze_dim=1)": [*of_all_shapes("q k", AXES), (SHORT, {})],
-    "(q, k=None, cos=None, sin=None, unsqueeze_dim=1)": [
-        *of_all_shapes("q k", AXES),
-        ({"q": (2, 3, 5)}, {}),
-        (SHORT, {}),
-    ],
-    "(q, k, cos, sin, position_ids=None, unsqueeze_dim=1)": [*of_all_shapes("q k", AXES), (SHORT, {})],
-    "(q, k, cos, sin, **kwargs)": [*of_all_shapes("q k"), (SHORT, {})],
-    "(x, cos, sin, unsqueeze_dim=1)": of_all_shapes("x", AXES),
-    "(x, cos, sin, position_ids, unsqueeze_dim=2)": of_all_shapes("x", [{"position_ids": 2, **axis} for axis in AXES]),
-    "(tensor, sin, cos)": of_all_shapes("tensor"),
-    "(xq, xk, freqs_cis)": of_all_shapes("xq xk"),
-    "(query, key, freqs_ci)": of_all_shapes("query key"),
-    "(q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False)": of_memories(bool),
-    "(q, k, cos, sin, cos_k, sin_k, num_k_exclude_rope=0, repeat_freqs_k=1)": of_memories(int),
-}
+HALVES = TableFormat("halves", False, Rotation("half", "half"), False, 4)
+NEIGHBOURS = HALVES._replace(columns="neighbours", rotation=Rotation("interleaved", "interleaved"))
+ONCE = NEIGHBOURS._replace(columns="once")
+COMPLEX = ONCE._replace(is_complex=True)
+TO_HALF = HALVES._replace(rotation=Rotation("interleaved", "half"))
+BLOCKS = HALVES._replace(columns="blocks", rotation=Rotation("half", "half", 0, 2))
+OF_BOTH, OF_BOTH_WITH_AXES = ([*of_all_shapes("q k", each), (SHORT, {})] for each in ([{}], AXES))
+OF_QUERIES = [*OF_BOTH_WITH_AXES[:-1], ({"q": (2, 3, 5)}, {}), (SHORT, {})]
+OF_PATCHES = of_all_shapes("x", [{"position_ids": 2, **axis} for axis in AXES])
+# Of each signature: functions of transformers, the format of their tables, and the calls in which they are compared.
+UPSTREAM = [
+    ("edgetam_video", "apply_rotary_pos_emb_2d_self_attn", NEIGHBOURS, OF_BOTH),
+    ("cohere_compass", "apply_rotary_pos_emb_vision", HALVES, OF_BOTH),
+    ("llama", "apply_rotary_pos_emb", HALVES, OF_BOTH_WITH_AXES),
+    ("muse_glimmer_assistant", "apply_rotary_pos_emb", HALVES, OF_BOTH_WITH_AXES),
+    ("qwen4_exp", "apply_rotary_pos_emb", HALVES, OF_QUERIES),
+    ("deepseek_v3", "apply_rotary_pos_emb_interleave", TO_HALF, OF_BOTH_WITH_AXES),
+    ("dinov3_vit", "apply_rotary_pos_emb", HALVES, OF_BOTH),
+    ("gemma4", "apply_rotary_pos_emb", HALVES, of_all_shapes("x", AXES)),
+    ("deepseek_v4", "apply_rotary_pos_emb", ONCE._replace(rotates_last=True), of_all_shapes("x", AXES)),
+    ("gemma4", "apply_multidimensional_rope", BLOCKS, OF_PATCHES),
+    ("gptj", "apply_rotary_pos_emb", ONCE, of_all_shapes("tensor")),
+    ("deepseek_v2", "apply_rotary_emb", COMPLEX, of_all_shapes("xq xk")),
+    ("llama4", "apply_rotary_emb", COMPLEX, of_all_shapes("xq xk")),
+    ("llama4", "vision_apply_rotary_emb", COMPLEX, of_all_shapes("query key")),
+    ("sam2_video", "apply_rotary_pos_emb_2d", NEIGHBOURS, of_memories(bool)),
+    ("edgetam_video", "apply_rotary_pos_emb_2d_cross_attn", NEIGHBOURS, of_memories(int)),
+]
 
 
-def sorted_by_kind(call):
-    """The arrays, tables and other arguments of a call."""
-    kinds = {name: 1 if name.startswith(("cos", "sin", "freqs_c")) else 0 if len(name) < 3 else 2 for name in call}
-    kinds |= {name: 0 for name in call.keys() & {"tensor", "query", "key"}}
-    return [{name: value for name, value in call.items() if kinds[name] == kind} for kind in range(3)]
+def upstream(model, name):
+    return getattr(import_module(f"transformers.models.{model}.modeling_{model}"), name)
 
 
-def turned(x, cos, sin):
-    one, other, rest = x[..., :4], x[..., 4:8], x[..., 8:]
-    return torch.cat((one * cos - other * sin, other * cos + one * sin, rest), -1)
+def test_each_signature_is_compared_with_a_function_of_transformers():
+    assert {signature_of(upstream(*each)) for *each, _, _ in UPSTREAM} == APPLY_SIGNATURES.keys()
 
 
-def with_first_ones(x, first, cos, sin):
-    """Tokens of which the first ones stay as they are."""
-    return torch.cat((x[..., :first, :], turned(x[..., first:, :], cos, sin)), -2)
+def changed(function, calls, shift=0.0, **read_from):
+    """A function that notes its calls, reads some arguments from others, and shifts its results."""
 
-
-def by_formula(signature, call):
-    """What an apply function of a signature returns for tables without the axis of heads."""
-    arrays, tables, others = sorted_by_kind(call)
-    axis = inspect.signature(APPLY_SIGNATURES[signature]).parameters.get("unsqueeze_dim")
-    axis = others.get("unsqueeze_dim", 1 if axis is None else axis.default)
-    if "freqs_c" in signature:
-        (table,) = tables.values()
-        tables = {"cos": table.real, "sin": table.imag}
-    if "cos_k" not in signature:  # whose tables have no batches
-        tables = {name: table.unsqueeze(axis) for name, table in tables.items()}
-    cos, sin, of_keys = tables["cos"], tables["sin"], list(tables.values())[2:]
-    x, *keys = arrays.values()
-    if "num_k_exclude_rope" in signature:
-        count, times = others.get("num_k_exclude_rope", 0), others.get("repeat_freqs_k", "cos_k" in signature)
-        end = keys[0].shape[-2] - count
-        size = end // times if of_keys else x.shape[-2] if times else end
-        groups = keys[0][..., :end, :].split(size, -2) if end else ()
-        first = size - cos.shape[-2] if of_keys else 0
-        found = [with_first_ones(each, first, *(of_keys or (cos, sin))) for each in groups]
-        return turned(x, cos, sin), torch.cat((*found, keys[0][..., end:, :]), -2)
-    first = x.shape[-2] - cos.shape[-2] if "kwargs" in signature else 0
-    if "unsqueeze_dim" in signature and keys and x.shape[-2] < keys[0].shape[-2]:
-        return turned(x, cos[..., -x.shape[-2] :, :], sin[..., -x.shape[-2] :, :]), turned(keys[0], cos, sin)
-    found = [with_first_ones(each, first, cos, sin) for each in (x, *keys)]
-    return tuple(found) if keys else found[0]
-
-
-def compared(signature, original=None, shift=0.0):
-    """The largest difference between an apply function, given arguments by position, and another one, given them by
-    name, whose results are shifted; and the arguments of all calls."""
-    names, calls = inspect.signature(APPLY_SIGNATURES[signature]), []
-    heads_axis = 1 if "unsqueeze_dim" not in signature and "cos_k" not in signature else None
-    function = apply_function(signature, FORMAT._replace(is_complex="freqs_c" in signature), heads_axis)
-
-    def ours(**arguments):
-        given = names.bind(**arguments)
-        return function(*given.args, **given.kwargs)
-
-    def theirs(**arguments):
-        calls.append(arguments)
-        found = original(signature, arguments) if original else function(**arguments)
+    @wraps(function)
+    def call(**given):
+        calls.append(given)
+        found = function(**given | {name: given[other] for name, other in read_from.items()})
         return tuple(each + shift for each in found) if isinstance(found, tuple) else found + shift
 
-    theirs.__signature__ = names
-    return largest_difference(theirs, ours, FORMAT._replace(is_complex="freqs_c" in signature)), calls
+    return call
 
 
-@for_each("signature", CALLS)
-def test_the_arguments_in_which_apply_functions_are_compared(signature):
+@for_each("model, name, table_format, expected", UPSTREAM)
+def test_the_arguments_in_which_apply_functions_are_compared(model, name, table_format, expected):
     """Also channels that are not rotated, one row of tables for a batch, and tables without batches."""
-    assert CALLS.keys() == APPLY_SIGNATURES.keys()
-    difference, calls = compared(signature, by_formula)
-    found, numbers = [], []
-    for call in calls:
-        arrays, tables, others = sorted_by_kind(call)
-        if "position_ids" in others:
-            others["position_ids"] = len(others["position_ids"])
-        numbers += arrays.values()
-        ((*rows, pairs),) = {tuple(table.shape) for table in tables.values()}
-        width, *more = {array.shape[-1] for array in arrays.values()}
-        assert pairs == 4 and not more
-        found.append((width, tuple(rows), {name: tuple(each.shape[:-1]) for name, each in arrays.items()}, others))
-    assert found == [(w, rows, *call) for w in (8, 10) for rows in ((2, 5), (1, 5), (5,)) for call in CALLS[signature]]
+    theirs, calls = upstream(model, name), []
+    of_axes = [apply_function(signature_of(theirs), table_format, axis) for axis in (-2, 1, None)]
+    ours = min(of_axes, key=lambda each: largest_difference(theirs, each, table_format))
+    ours.__signature__ = inspect.signature(theirs)
+    difference = partial(largest_difference, replacement=ours, table_format=table_format)
+    assert difference(changed(theirs, calls)) <= ROTATION_TOLERANCE
+    numbers = []
+    every = [(width, rows, *call) for width in (8, 10) for rows in ((2, 5), (1, 5), (5,)) for call in expected]
+    for call, (width, rows, shapes, others) in zip(calls, every, strict=True):
+        arrays = [call.pop(each) for each in shapes]
+        assert [tuple(each.shape) for each in arrays] == [(*shape, width) for shape in shapes.values()]
+        tables = [call.pop(each) for each in [*call] if each.startswith(("cos", "sin", "freqs_c"))]
+        assert {tuple(table.shape[:-1]) for table in tables} == {rows}
+        assert {each: len(given) if each == "position_ids" else given for each, given in call.items()} == others
+        numbers += arrays
     assert -0.5 <= min(float(each.min()) for each in numbers) < -0.45
     assert 0.45 < max(float(each.max()) for each in numbers) <= 0.5
     assert not any(torch.equal(*each) for each in pairwise(numbers) if each[0].shape == each[1].shape)
-    assert difference <= ROTATION_TOLERANCE
-    for name in ("cos", "sin") if "cos_k" in signature else ():  # keys have other tables than queries
-
-        def wrong(signature, call, name=name):
-            return by_formula(signature, call | {f"{name}_k": call[name]})
-
-        assert compared(signature, wrong)[0] > ROTATION_TOLERANCE
+    for table in ("cos", "sin") if "cross" in name else ():  # keys have other tables than queries
+        assert difference(changed(theirs, [], **{f"{table}_k": table})) > ROTATION_TOLERANCE
     # Two rotations of numbers up to 0.5 are rounded, each with two products and a sum.
-    differences = [compared(signature, shift=units * 2.0**-24)[0] for units in (5.5, 6.5)]
+    differences = [difference(changed(ours, [], units * 2.0**-24)) for units in (5.5, 6.5)]
     assert [each <= ROTATION_TOLERANCE for each in differences] == [True, False]
 
 
@@ -180,29 +150,6 @@ def test_an_apply_function_may_have_another_layout_than_its_tables():
             assert torch.equal(*(each(q, q, angles.cos(), angles.sin())[1] for each in (ours, theirs)))
         with pytest.raises(ValueError, match="f in other applies tables that no rotary module of this file makes"):
             rewriter.replacement_for("f", theirs, "other")
-
-
-def test_results_of_other_shapes_are_infinitely_far():
-    """Of calls that the other function takes; it may refuse some, but not all."""
-
-    def returning(result):
-        return lambda q, k, cos, sin: result(q, k, cos)
-
-    def raising(error):
-        return returning(Mock(side_effect=error))
-
-    def difference(original, replacement):
-        return largest_difference(original, replacement, FORMAT)
-
-    same = returning(lambda q, k, _: (q, k))
-    wrong = [lambda q, k, _: (q[..., :1], k), lambda q, k, _: (torch.cat((q, q)), k), lambda q, *_: q, lambda *_: ()]
-    others = [*map(returning, wrong), *map(raising, (RuntimeError, IndexError, ValueError))]
-    assert difference(same, same) == 0.0
-    assert {difference(*pair) for each in others for pair in ((same, each), (each, same))} == {inf}
-    with pytest.raises(KeyError):
-        difference(raising(KeyError), same)
-    some = returning(lambda q, k, cos: (q, k + 1) if len(cos) == 2 else (q, k)[: cos.ndim - 2])
-    assert difference(some, same) == 1.0
 
 
 ROTARY = {"AcmeRotaryEmbedding", "RotaryLayers", "VJEPA2RopeAttention"}
@@ -284,19 +231,6 @@ def test_a_table_of_attention_has_rows_of_two_digits(attention, dtype):
     config.n_positions += 1
     with pytest.raises(ValueError, match="Attention: its table has more than 65536 rows"):
         exact_table_class(attention(config, 0))
-
-
-def test_tables_of_tokens_before_heads_and_of_the_last_channels():
-    """There may be more heads of queries than of keys, and channels before the rotated ones."""
-    q, k, angles = torch.rand(2, 5, 4, 10), torch.rand(2, 5, 3, 10), torch.rand(2, 5, 4)
-    cos, sin = angles.cos(), angles.sin()
-    signature = "(q, k, cos, sin, unsqueeze_dim=1)"
-    for is_last in (False, True):
-        ours = apply_function(signature, FORMAT._replace(rotates_last=is_last), None)
-        for x, y in zip((q, k), ours(q, k, cos, sin, unsqueeze_dim=2), strict=True):
-            x, y = (torch.cat((each[..., 2:], each[..., :2]), -1) if is_last else each for each in (x, y))
-            expected = turned(x, cos[:, :, None], sin[:, :, None])
-            torch.testing.assert_close(y, expected, rtol=0.0, atol=2 * ROTATION_TOLERANCE)  # numbers are up to 1
 
 
 def rotary_module(name, monkeypatch, change=lambda tables, *positions: tables, **changes):
@@ -425,12 +359,8 @@ NEW_TENSORS = [
 @for_each("make", NEW_TENSORS)
 def test_new_tensors_are_as_without_the_defaults_of_a_program(make, device, default):
     right = make()
-    torch.set_default_dtype(default)
-    try:
-        with torch.device(device), torch.autocast("cpu", torch.bfloat16), float32_on_cpu():
-            made = make()
-    finally:
-        torch.set_default_dtype(torch.float32)
+    with default_dtype(default), torch.device(device), torch.autocast("cpu", torch.bfloat16), float32_on_cpu():
+        made = make()
     assert (made.dtype, made.device, made.requires_grad) == (right.dtype, right.device, False)
     assert right.is_meta or torch.equal(made, right)
 

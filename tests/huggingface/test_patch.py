@@ -6,12 +6,14 @@ import ast
 import copy
 import functools
 import inspect
+import math
 import re
 import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import bad_input
 import families
@@ -38,16 +40,15 @@ from rope_xp.huggingface import patch, patched, rewrite, rotary, unpatch
 from rope_xp.huggingface.apply import APPLY_SIGNATURES
 from rope_xp.huggingface.guard import PatchedType
 from rope_xp.huggingface.rewrite import APPLY_NAME
-from rope_xp.huggingface.rotary import Rotary, TableFormat
+from rope_xp.huggingface.rotary import Rotary
 from rope_xp.huggingface.same_tables import REFUSED, is_rotary, rotary_of
-from rope_xp.kernels.reference import Rotation
 
 HEADS = {"hidden_size": 32, "num_attention_heads": 2}
 MOVES = {"pos_embed_shift": 0.1, "pos_embed_jitter": 1.2, "pos_embed_rescale": 2.0}
 
 
-def llama(**changes):
-    return build(Family("LlamaForCausalLM", changes))
+def llama():
+    return build(FAMILIES["Llama"])
 
 
 def assert_agrees(model, inputs, **more):
@@ -287,13 +288,6 @@ def test_gpt_j_beside_others_and_in_parts():
     assert patch(build(FAMILIES["CodeGen"]).transformer.h[0].attn)._rows.shape[-1] == 2
 
 
-def test_gradient_checkpointing():
-    model, inputs = llama().train(), prompt(FAMILIES["Llama"])
-    theirs = compare.gradients(model, inputs)
-    patch(model).gradient_checkpointing_enable()
-    assert compare.gradient_difference(compare.gradients(model, inputs), theirs) <= GRADIENTS
-
-
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method:DeprecationWarning")
 @pytest.mark.parametrize("name", ["Llama", "Phi3, LongRoPE long", "DeepseekV2", "GPTJ"])
 def test_compiles_in_one_graph(name):
@@ -315,19 +309,12 @@ def test_threads_share_a_model():
         assert all(map(torch.equal, threads.map(lambda inputs: logits(model, inputs), 5 * every), 5 * right))
 
 
-def test_longrope_switches_without_looking_at_the_host():
-    model = build(FAMILIES["Phi3, LongRoPE long"])
-    for count in (15, 16, 17, 40):
-        assert_agrees(model, {"input_ids": torch.arange(count)[None] % 60})
-        unpatch(model)
-
-
-def test_dynamic_ntk_remembers_nothing():
-    model = patch(build(FAMILIES["Llama, dynamic"]))
-    short, middle, long = ({"input_ids": torch.arange(count)[None]} for count in (9, 24, 50))
-    first = [logits(model, inputs) for inputs in (short, middle)]
-    logits(model, long)
-    assert all(torch.equal(logits(model, inputs), one) for inputs, one in zip((short, middle), first))
+@for_each("name", ["Phi3, LongRoPE long", "Llama, dynamic"])
+def test_rules_that_depend_on_the_length_remember_no_call(name):
+    model = patch(build(FAMILIES[name]))
+    for count in (9, 15, 16, 17, 50, 40, 24, 9):
+        inputs = {"input_ids": torch.arange(count)[None] % 60}
+        assert off(model, inputs, logits(build(FAMILIES[name]), inputs)) <= LOGITS
 
 
 @for_each("name", ["text", "vision"])
@@ -396,11 +383,12 @@ class LlamaRotaryEmbedding(modeling_llama.LlamaRotaryEmbedding):
 
 
 def sets(path, value):
-    """Set an attribute in a model; to a module of its config, where a class is given."""
+    """Set an attribute in a model; to a module of its config, where a class of modules is given."""
 
     def change(model):
         owner, _, name = path.rpartition(".")
-        setattr(model.get_submodule(owner), name, value(model.config) if isinstance(value, type) else value)
+        made = value(model.config) if isinstance(value, type) and name != "__class__" else value
+        setattr(model.get_submodule(owner), name, made)
 
     return change
 
@@ -414,14 +402,6 @@ def with_a_forward_under_a_hook(model):
     attention = model.model.layers[1].self_attn
     attention._old_forward = types.MethodType(lambda self, *args, **kwargs: None, attention)
     attention.forward = types.MethodType(lambda self, *args: self._old_forward(*args), attention)
-
-
-def with_a_parameter(model):
-    model.model.rotary_emb.register_parameter("scale", torch.nn.Parameter(torch.ones(1)))
-
-
-def with_my_attention(model):
-    model.get_submodule(ATTENTION).__class__ = Mine
 
 
 def frequencies(model):
@@ -446,31 +426,29 @@ BAD = [
     (with_a_rotary_forward, NOT_OF_CLASS.format("LlamaRotaryEmbedding")),
     (sets(ROTARY, LlamaRotaryEmbedding), "LlamaRotaryEmbedding: its forward is not that of transformers"),
     (lambda model: delattr(model.model.rotary_emb, "config"), "LlamaRotaryEmbedding: it has no config"),
-    (with_a_parameter, "LlamaRotaryEmbedding: it holds parameters"),
+    (sets(f"{ROTARY}.scale", torch.nn.Parameter(torch.ones(1))), "LlamaRotaryEmbedding: it holds parameters"),
     (lambda model: model.model.rotary_emb.register_full_backward_hook(print), "LlamaRotaryEmbedding: it has hooks"),
     (lambda model: model.model.rotary_emb.register_forward_hook(print), "LlamaRotaryEmbedding: it has hooks"),
     (with_a_forward_under_a_hook, NOT_OF_CLASS.format("LlamaAttention")),
     (sets(f"{ATTENTION}.forward", print), NOT_OF_CLASS.format("LlamaAttention")),
-    (with_my_attention, "Mine: it overrides the forward of LlamaAttention in transformers"),
+    (sets(f"{ATTENTION}.__class__", Mine), "Mine: it overrides the forward of LlamaAttention in transformers"),
     (lambda model: model.to("meta"), "tensors in memory; got meta or fake tensors"),
     (lambda model: setattr(model.config, "quantization_config", {"quant_method": "x"}), "must not be quantised"),
     (sets("model.layers", torch.nn.ModuleList()), "LlamaRotaryEmbedding, whose tables no method of the model applies"),
 ]
 
 
-def after(change):
+def after(change, name="Llama"):
     def make():
-        model = llama()
+        model = build(FAMILIES[name])
         change(model)
         return model
 
     return make
 
 
-def with_another_table():
-    model = build(FAMILIES["GPTJ"])
+def with_another_row(model):
     model.transformer.h[1].attn.embed_positions[700] += 0.01
-    return model
 
 
 class OtherAttention(modeling_gptj.GPTJAttention):
@@ -478,10 +456,9 @@ class OtherAttention(modeling_gptj.GPTJAttention):
         return super().forward(*args, **kwargs)
 
 
-def with_other_code():
-    model = build(FAMILIES["GPTJ"])
-    model.transformer.h[0].attn.__class__ = OtherAttention
-    return model
+def of_fake_tensors():
+    with FakeTensorMode():
+        return transformers.LlamaModel(llama().config)
 
 
 def of_an_unknown_family():
@@ -501,9 +478,12 @@ def without_rotation():
     return transformers.FalconModel(transformers.FalconConfig(**HEADS, num_hidden_layers=1, alibi=True))
 
 
+OTHER_CODE = sets("transformer.h.0.attn.__class__", OtherAttention)
 OTHER_MODELS = [
-    (with_another_table, "GPTJAttention: its table does not follow from head_dim and rotary_dim"),
-    (with_other_code, "OtherAttention: its forward is not that of transformers"),
+    (after(with_another_row, "GPTJ"), "GPTJAttention: its table does not follow from head_dim and rotary_dim"),
+    (after(OTHER_CODE, "GPTJ"), "OtherAttention: its forward is not that of transformers"),
+    (of_fake_tensors, "got meta or fake tensors"),
+    (lambda: torch.nn.parallel.DistributedDataParallel(llama()), "before DistributedDataParallel wraps it"),
     (of_an_unknown_family, r"LlamaRotaryEmbedding: .*model_type must be one of .*; got 'mine'"),
     (vjepa2, f"VJEPA2RopeAttention: {REFUSED['VJEPA2RopeAttention']}"),
     (without_rotation, "FalconRotaryEmbedding: the config rotates no layer"),
@@ -513,7 +493,7 @@ OTHER_MODELS = [
 
 
 @for_each("make, message", [*((after(change), message) for change, message in BAD), *OTHER_MODELS])
-def test_what_cannot_be_patched_is_refused_and_stays(make, message):
+def test_what_cannot_be_patched_is_refused_and_stays(make, message, one_process):
     before = tree(model := make())
     with pytest.raises(ValueError, match=rf"^patch: .*{message}"):
         patch(model)
@@ -534,38 +514,41 @@ def test_frequencies_of_another_device_may_differ_by_their_last_bits(name, facto
         patch(model)
 
 
-def test_a_wrapper_that_has_counted_the_buffers_is_refused(one_process):
-    wrapped = torch.nn.parallel.DistributedDataParallel(llama())
-    with pytest.raises(ValueError, match="patched before DistributedDataParallel wraps it"):
-        patch(wrapped)
-    ours = torch.nn.parallel.DistributedDataParallel(patch(llama()))
-    ids = torch.arange(5)[None]
-    assert torch.equal(ours(ids).logits, ours.module(ids).logits)
+def compiled(model):
+    return torch.compile(model, backend="eager")
 
 
-@pytest.mark.parametrize("first", ["patch", "wrap"])
-@pytest.mark.parametrize("wrap", ["compile", "shard", "adapt"])
-def test_wrappers_before_and_after(first, wrap, one_process):
+def sharded(model):
+    mesh = init_device_mesh("cpu", (1,))
+    for part in (*model.model.layers, model):
+        fully_shard(part, mesh=mesh)
+    return model
+
+
+def with_checkpoints(model):
+    model.train().gradient_checkpointing_enable()
+    return model
+
+
+def adapted(model):
+    """As LoRA does."""
+    for layer in model.model.layers:
+        layer.self_attn.q_proj = torch.nn.Sequential(layer.self_attn.q_proj)
+    return model
+
+
+WRAPPERS = [(wrap, is_first) for wrap in (compiled, sharded, with_checkpoints, adapted) for is_first in (False, True)]
+WRAPPERS += [(torch.nn.parallel.DistributedDataParallel, False)]
+
+
+@pytest.mark.parametrize("wrap, is_first", WRAPPERS)
+def test_wrappers_before_and_after(wrap, is_first, one_process):
     """What trains and serves models wraps them, or their layers."""
     model, inputs, theirs = made("Llama")
     their_gradients = compare.gradients(model, inputs)
-    if first == "patch":
-        patch(model)
-    wrapped = model
-    if wrap == "compile":
-        wrapped = torch.compile(model, backend="eager")
-    elif wrap == "adapt":  # as LoRA does
-        for layer in model.model.layers:
-            layer.self_attn.q_proj = torch.nn.Sequential(layer.self_attn.q_proj)
-    else:
-        mesh = init_device_mesh("cpu", (1,))
-        for layer in model.model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-    if first == "wrap":
-        patch(wrapped)
+    wrapped = patch(wrap(model)) if is_first else wrap(patch(model))
     assert off(wrapped, inputs, theirs) <= LOGITS
-    ours = [g.full_tensor() if wrap == "shard" else g for g in compare.gradients(wrapped, inputs).values()]
+    ours = [g.full_tensor() if wrap is sharded else g for g in compare.gradients(wrapped, inputs).values()]
     by_name = dict(zip(their_gradients, ours, strict=True))  # which wrappers change
     assert compare.gradient_difference(by_name, their_gradients) <= GRADIENTS
     assert not any(isinstance(type(module), PatchedType) for module in unpatch(wrapped).modules())
@@ -576,11 +559,6 @@ def test_a_module_of_another_class_since_patch_is_named(one_process):
     fully_shard(model.model.layers[0].self_attn, mesh=init_device_mesh("cpu", (1,)))
     with pytest.raises(ValueError, match=r"^unpatch: every module must have the class that patch gave it; got .*Atten"):
         unpatch(model)
-
-
-def test_fake_tensors_are_refused():
-    with FakeTensorMode(), pytest.raises(ValueError, match="got meta or fake tensors"):
-        patch(transformers.LlamaModel(llama().config))
 
 
 def test_only_modules_are_patched():
@@ -613,26 +591,28 @@ def test_the_known_signatures_are_those_of_transformers():
 APPLY = modeling_llama.apply_rotary_pos_emb
 
 
-def _no_rotation(q, k, cos, sin, unsqueeze_dim=1):
-    return q * cos.unsqueeze(unsqueeze_dim), k * cos.unsqueeze(unsqueeze_dim)
-
-
-def _not_a_number(q, k, cos, sin, unsqueeze_dim=1):
+def not_a_number(q, k, cos, sin, unsqueeze_dim=1):
     q, k = APPLY(q, k, cos, sin, unsqueeze_dim)
-    return q, k * float("nan")
+    return q, k * math.nan
 
 
-def _of_another_default(q, k, cos, sin, unsqueeze_dim=2):
-    return APPLY(q, k, cos, sin, unsqueeze_dim)
+def raising(error):
+    return lambda q, k, cos, sin, unsqueeze_dim=1: Mock(side_effect=error)()
 
 
-DIFFERS = "apply_rotary_pos_emb differs from that of rope_xp by"
-UNKNOWN = r"the signature apply_rotary_pos_emb\(q, k, cos, sin, unsqueeze_dim=2\) is not known"
+DIFFERS = "Attention: apply_rotary_pos_emb differs from that of rope_xp by"
+UNKNOWN = r"Attention: the signature apply_rotary_pos_emb\(q, k, cos, sin, unsqueeze_dim=2\) is not known"
 OTHER_FUNCTIONS = [
-    (modeling_llama, _no_rotation, f"LlamaAttention: {DIFFERS}"),
-    (modeling_llama, _not_a_number, f"LlamaAttention: {DIFFERS}"),
-    (modeling_llama, _of_another_default, f"LlamaAttention: {UNKNOWN}"),
-    (modeling_gptj, lambda tensor, sin, cos: tensor, f"GPTJAttention: {DIFFERS}"),
+    (modeling_llama, lambda q, k, cos, sin, unsqueeze_dim=1: (q, k), DIFFERS),
+    (modeling_llama, not_a_number, DIFFERS),
+    (modeling_llama, lambda q, k, cos, sin, unsqueeze_dim=1: (q[..., :1], k), f"{DIFFERS} inf"),
+    (modeling_llama, lambda q, k, cos, sin, unsqueeze_dim=1: (q, torch.cat((k, k))), f"{DIFFERS} inf"),
+    (modeling_llama, lambda q, k, cos, sin, unsqueeze_dim=1: q, f"{DIFFERS} inf"),
+    (modeling_llama, lambda q, k, cos, sin, unsqueeze_dim=1: (), f"{DIFFERS} inf"),
+    *((modeling_llama, raising(error), f"{DIFFERS} inf") for error in (RuntimeError, IndexError, ValueError)),
+    (modeling_llama, raising(KeyError("a name")), "Attention: 'a name'"),
+    (modeling_llama, lambda q, k, cos, sin, unsqueeze_dim=2: (q, k), UNKNOWN),
+    (modeling_gptj, lambda tensor, sin, cos: tensor, DIFFERS),
 ]
 
 
@@ -658,47 +638,17 @@ def test_a_module_whose_config_has_no_family_of_its_own(cls, config):
     assert rope == RotaryEmbedding(head_dim=16, layout="half", base=10_000.0)
 
 
-def give_bases(monkeypatch, with_compat, without):
-    """As if the config said these bases."""
-    bases = {"transformers": with_compat, None: without}
+@for_each("without_compat, said", [(1e4, None), (-1.0, rf"{OTHER_TABLES}\d")])
+def test_a_bug_that_the_installed_transformers_has_fixed(without_compat, said, monkeypatch):
+    """As if the config said these bases. If tables differ with and without `compat`, the error is that with it."""
+    bases = {"transformers": 100.0, None: without_compat}
 
     def changed(config, **options):
         return from_config(config, **options).replace(base=bases[options["compat"]])
 
     monkeypatch.setattr(rotary, "from_config", changed)
-
-
-def test_a_bug_that_the_installed_transformers_has_fixed(monkeypatch):
-    """The tables of `compat="transformers"` differ from the module's, and those without `compat` are equal."""
-    give_bases(monkeypatch, 100.0, 1e4)
-    assert_agrees(llama(), prompt(FAMILIES["Llama"]))
-
-
-def test_tables_that_differ_with_and_without_compat(monkeypatch):
-    """The error is that with `compat`."""
-    give_bases(monkeypatch, 100.0, -1.0)
-    with pytest.raises(ValueError, match=rf"{OTHER_TABLES}\d"):
-        patch(llama())
-
-
-COLUMNS = {
-    "halves": [0, 1, 2, 3, 0, 1, 2, 3],
-    "neighbours": [0, 0, 1, 1, 2, 2, 3, 3],
-    "blocks": [0, 1, 0, 1, 2, 3, 2, 3],
-    "once": [0, 1, 2, 3],
-}
-
-
-@for_each("columns, order", COLUMNS.items())
-def test_columns_of_tables_are_repeated_and_read_back(columns, order):
-    cos, sin = torch.rand(2, 3, 2, 4)
-    table_format = TableFormat(columns, False, Rotation("half", "half", 0, 2), False, 4)
-    upstream = table_format.to_upstream(cos, sin)
-    assert torch.equal(upstream[0], cos[..., order]) and torch.equal(upstream[1], sin[..., order])
-    for one, other in zip(table_format.to_columns(*upstream), (cos, sin)):
-        assert torch.equal(one, other)
-    as_complex = table_format._replace(is_complex=True).to_upstream(cos, sin)
-    assert torch.equal(as_complex, torch.complex(*upstream))
+    with nullcontext() if said is None else pytest.raises(ValueError, match=said):
+        assert_agrees(llama(), prompt(FAMILIES["Llama"]))
 
 
 def test_an_older_transformers_is_an_import_error():

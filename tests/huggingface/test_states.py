@@ -19,10 +19,10 @@ import torch
 from cases import for_each
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tiny_models.compare import LOGITS, logits
 from tiny_models.models import FAMILIES, build, prompt
-from tiny_transformers import made, off
+from tiny_transformers import default_dtype, made, off
 
 from rope_xp.huggingface import patch, same_tables, unpatch
 from rope_xp.huggingface.guard import PatchedType
@@ -67,15 +67,6 @@ def emptied(model, by_meta=True):
         model.to_empty(device="cpu")
     model.load_state_dict(weights)
     return model
-
-
-@contextmanager
-def default_dtype(dtype):
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 def refused(kind, said, action):
@@ -162,12 +153,15 @@ def test_a_table_inside_attention_is_not_edited(name):
     assert torch.equal(logits(model, inputs), right) and torch.equal(logits(unpatch(model), inputs), theirs)
 
 
-def test_a_table_inside_attention_stays_when_positions_are_elsewhere():
-    """Upstream's code moves its table to the device of positions, and remembers it."""
+def test_a_table_inside_attention_stays_what_others_set():
+    """Upstream moves it to the device of positions and keeps it there; data parallelism sets that of a replica."""
     attention = patch(build(FAMILIES["GPTJ"])).transformer.h[0].attn
     table = attention._buffers["embed_positions"]
     rows = attention._get_embed_positions(torch.zeros(2, 3, dtype=torch.int64, device="meta"))
-    assert rows.is_meta and rows.shape == (2, len(table), 2) and attention._buffers["embed_positions"] is table
+    assert rows.is_meta and rows.shape == (2, len(table), 2)
+    attention._replicate_for_data_parallel().embed_positions = table.clone()
+    assert attention._buffers["embed_positions"] is table
+    refused(AttributeError, NO_EDIT, lambda: attention.embed_positions)
 
 
 READ_IN_EACH_CALL = [
@@ -236,17 +230,12 @@ def test_two_models_share_a_rotary_module(name):
     assert rotary_of(one) is rotary_of(other) is shared
 
 
-def test_what_data_parallelism_sets_on_a_replica():
-    attention = patch(build(FAMILIES["GPTJ"])).transformer.h[0].attn
-    replica, table = attention._replicate_for_data_parallel(), attention._buffers["embed_positions"]
-    replica.embed_positions = table.clone()
-    assert attention._buffers["embed_positions"] is table
-    refused(AttributeError, "^patch: embed_positions can only be read and edited", lambda: attention.embed_positions)
-
-
 # Memory that is emptied.
 
-OURS = ("inv_freq", "embed_positions")  # buffers that a patched model is said to put back
+
+def put_back(model):
+    """The buffers that a patched model is said to put back."""
+    return {name: each for name, each in model.named_buffers() if name.endswith(("inv_freq", "embed_positions"))}
 
 
 EMPTIED = [("", True), ("double", False), ("half double", True), ("half bfloat16", False), ("bfloat16 float", True)]
@@ -255,31 +244,27 @@ EMPTIED = [("", True), ("double", False), ("half double", True), ("half bfloat16
 @for_each("casts, by_meta", EMPTIED)
 @pytest.mark.parametrize("name", [*MODELS, "GPTJ", "Phi3, LongRoPE short", "Phi3, LongRoPE long", "Esm"])
 def test_unpatch_puts_back_right_numbers_after_memory_was_emptied(name, casts, by_meta):
-    """And casts them as transformers casts them. A model that is patched after its casts computes the same."""
+    """And casts them as transformers casts them, also those of a model that stays without numbers.
+
+    A model that is patched after its casts computes the same.
+    """
     theirs, ours, inputs = build(FAMILIES[name]), patch(build(FAMILIES[name])), prompt(FAMILIES[name])
-    right = logits(ours, inputs)
+    right, bare = logits(ours, inputs), copy.deepcopy(ours).to("meta")
     for cast in ["float", *casts.split()]:
-        theirs, ours = getattr(theirs, cast)(), emptied(getattr(ours, cast)(), by_meta)
-    kept = dict(theirs.named_buffers())
+        theirs, ours, bare = (getattr(model, cast)() for model in (theirs, ours, bare))
+        emptied(ours, by_meta)
+    kept, of_rotations = dict(theirs.named_buffers()), put_back(theirs)
     for buffer_name, buffer in ours.named_buffers():
-        if not buffer_name.endswith(OURS):
+        if buffer_name not in of_rotations:
             buffer.copy_(kept[buffer_name])  # such as the scale of embeddings
     found, expected = logits(ours, inputs), logits(theirs, inputs)
     assert casts or torch.equal(found, right)
     assert casts != "double" or (found.dtype == torch.float64 and float((found - expected).abs().max()) <= LOGITS)
-    assert any(buffer_name.endswith(OURS) for buffer_name in kept)
+    assert of_rotations and same(put_back(unpatch(bare)), of_rotations)
+    assert all(parameter.is_meta for parameter in bare.parameters())
     assert same(dict(unpatch(ours).named_buffers()), kept)
     assert torch.equal(logits(ours, inputs), expected)
     assert torch.equal(logits(patch(theirs), inputs), found)
-
-
-@for_each("name", [*MODELS, "GPTJ"])
-def test_unpatch_of_a_model_without_numbers(name):
-    """Its frequencies and tables are in memory, with the casts that it had."""
-    theirs, ours = build(FAMILIES[name]).half(), patch(build(FAMILIES[name])).to("meta").half()
-    kept = {each: buffer for each, buffer in theirs.named_buffers() if each.endswith(OURS)}
-    assert kept and same(kept, {each: buffer for each, buffer in unpatch(ours).named_buffers() if each in kept})
-    assert all(parameter.is_meta for parameter in ours.parameters())
 
 
 @pytest.mark.parametrize("then", [lambda model: model, torch.nn.Module.half, copy.deepcopy])
@@ -367,9 +352,7 @@ class States(RuleBasedStateMachine):
         self.name, self.inputs = name, prompt(FAMILIES[name])
         self.ours, self.theirs = build(FAMILIES[name]), build(FAMILIES[name])
         self.exact = tensors_of(rotary_of(self.theirs))
-        scales = [f"{front}attention_scaling" for front in MODELS[name]]
-        self.scales = {scale: getattr(rotary_of(self.theirs), scale) for scale in scales}
-        self.patched = self.edited = self.other_base = False
+        self.patched = self.other_base = False
         self.copies = []
         if at_once:
             self.patch()
@@ -382,11 +365,14 @@ class States(RuleBasedStateMachine):
     def patch(self):
         if self.patched:
             refused(ValueError, "^patch: model must not be patched already", lambda: patch(self.ours))
-        elif self.edited or self.other_base:
-            refused(ValueError, "^patch: every rotary module must be one that can be", lambda: patch(self.ours))
+        elif self.other_base:
+            self.refuse_to_patch()
         else:
             patch(self.ours)
             self.patched = True
+
+    def refuse_to_patch(self):
+        refused(ValueError, "^patch: every rotary module must be one that can be", lambda: patch(self.ours))
 
     @rule()
     def unpatch(self):
@@ -402,20 +388,13 @@ class States(RuleBasedStateMachine):
         if self.patched:
             refused(AttributeError, NO_EDIT, lambda: edit(rotary_of(self.ours), front))
             return
+        kept = [copy.deepcopy(rotary_of(model), {id(model.config): model.config}) for model in self.both]
         for model in self.both:
             edit(rotary_of(model), front)
-        self.edited = True
-
-    @precondition(lambda self: self.edited)
-    @rule()
-    def take_edits_back(self):
-        for model in self.both:
-            module = rotary_of(model)
-            for front in MODELS[self.name]:
-                setattr(module, f"{front}inv_freq", getattr(module, f"{front}original_inv_freq").clone())
-            for name, scale in self.scales.items():
-                setattr(module, name, scale)
-        self.edited = False
+        self.logits_are_those_of_transformers()
+        self.refuse_to_patch()
+        for model, module in zip(self.both, kept):
+            model.model.rotary_emb = module
 
     @rule()
     def edit_config(self):
