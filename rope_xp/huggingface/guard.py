@@ -5,6 +5,7 @@ import copyreg
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any, NoReturn, TypeAlias, TypeGuard
 
 import torch
@@ -61,12 +62,12 @@ def is_of_transformers(function: object) -> TypeGuard[types.FunctionType]:
 
 
 def equal_before_casts(buffer: Tensor, computed: Tensor, tolerance: Tensor) -> bool:
-    """Whether a buffer equals the computed values within `tolerance`, perhaps after a cast of the model to 16 bits."""
+    """Whether a buffer equals the computed values within `tolerance`, perhaps after casts of the model to 16 bits."""
     buffer, low, high = buffer.cpu(), computed - tolerance, computed + tolerance
     if buffer.is_complex():  # casts of a model do not round complex buffers
         return bool(((buffer - computed).abs() <= tolerance).all())
-    for dtype in (buffer.dtype, torch.bfloat16, torch.float16):
-        least, most = (bound.to(dtype).to(buffer.dtype) for bound in (low, high))
+    for one, other in product((buffer.dtype, torch.bfloat16, torch.float16), repeat=2):
+        least, most = (bound.to(one).to(other).to(buffer.dtype) for bound in (low, high))
         if bool(((least <= buffer) & (buffer <= most)).all()):
             return True
     return False

@@ -11,15 +11,14 @@ import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 from cases import for_each
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tiny_models.compare import LOGITS, logits
 from tiny_models.models import FAMILIES, build, prompt
 from tiny_transformers import default_dtype, made, off
@@ -29,7 +28,6 @@ from rope_xp.huggingface.guard import PatchedType
 
 # Models, and the front of the names of what their rotary modules hold, one of each rotation.
 MODELS = {"Llama": ("",), "Llama, yarn": ("",), "Gemma3": ("sliding_attention_", "full_attention_")}
-CASTS = ("half", "bfloat16", "float", "double")
 NO_EDIT = (
     r"^patch: \w+ can only be (read and )?edited while the model is not patched; got the \w+ of "
     r".*(RotaryEmbedding|Attention): unpatch"
@@ -69,10 +67,10 @@ def emptied(model, by_meta=True):
     return model
 
 
-def refused(kind, said, action):
+def refused(kind, said, action, *arguments):
     """An action raises the error that the docs promise."""
     with pytest.raises(kind, match=said):
-        action()
+        action(*arguments)
 
 
 # Edits of what a rotary module holds, by the front of its names. Each is taken by transformers.
@@ -177,7 +175,7 @@ def test_an_edit_of_a_config_that_is_read_in_each_call(name, edit):
     right, before = logits(patch(model), inputs), copy.deepcopy(model.config.rope_parameters)
     model.config.rope_parameters.update(edit)
     for _ in range(2):
-        refused(ValueError, "^patch: rope_parameters must not change while", lambda: logits(model, inputs))
+        refused(ValueError, "^patch: rope_parameters must not change while", logits, model, inputs)
     model.config.rope_parameters.update(before)
     assert torch.equal(logits(model, inputs), right)
     for each in (model, theirs):
@@ -222,7 +220,7 @@ def test_two_models_share_a_rotary_module(name):
     theirs = logits(build(FAMILIES[name]), inputs)
     right = logits(patch(one), inputs)
     assert torch.equal(logits(other, inputs), theirs) and float((right - theirs).abs().max()) <= LOGITS
-    refused(ValueError, "^unpatch: model must be patched", lambda: unpatch(other))
+    refused(ValueError, "^unpatch: model must be patched", unpatch, other)
     assert torch.equal(logits(patch(other), inputs), right)
     unpatch(one)
     assert torch.equal(logits(other, inputs), right) and torch.equal(logits(one, inputs), theirs)
@@ -238,7 +236,8 @@ def put_back(model):
     return {name: each for name, each in model.named_buffers() if name.endswith(("inv_freq", "embed_positions"))}
 
 
-EMPTIED = [("", True), ("double", False), ("half double", True), ("half bfloat16", False), ("bfloat16 float", True)]
+EMPTIED = [("", True), ("double", False), ("half double", True), ("bfloat16 float", True)]
+EMPTIED += [("half bfloat16 float", False)]
 
 
 @for_each("casts, by_meta", EMPTIED)
@@ -281,7 +280,7 @@ def test_an_edit_by_a_name_from_before_shows_after_unpatch(edit, then):
     assert torch.equal(logits(ours, inputs), right)
     assert torch.equal(logits(unpatch(ours), inputs), logits(theirs, inputs))
     assert same(tensors_of(rotary_of(ours)), tensors_of(rotary_of(theirs)))
-    refused(ValueError, "^patch: every rotary module .* that of its config|differ from those of", lambda: patch(ours))
+    refused(ValueError, "^patch: every rotary module .* that of its config|differ from those of", patch, ours)
 
 
 # What belongs to a process, or to another thread.
@@ -332,150 +331,90 @@ def chosen():
     return torch.get_default_dtype(), torch.utils._device.CURRENT_DEVICE
 
 
-# Any order of all of it.
+# Any order of all of it. What is done to a model returns it, or another one in its place.
 
 
-class States(RuleBasedStateMachine):
-    """A model, `ours`, that is patched at times, and `theirs`, which never is.
+def in_new_memory(model, by_meta=True):
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    emptied(model, by_meta)
+    for name, buffer in model.named_buffers():  # which a patched rotary module has none of
+        buffer.copy_(buffers[name])
+    return model
 
-    Where ours is not patched, everything is done to both, and logits are equal to the last bit. Where it is, what
-    transformers would follow raises and is not done to theirs; logits agree when both compute in float64, with the
-    frequencies that transformers had before any cast.
+
+def with_another_base(model):
+    """Or with its own again. Transformers looks there for no fixed rule of a model that is built."""
+    parameters = model.config.rope_parameters
+    for block in [parameters] if "rope_theta" in parameters else parameters.values():
+        block["rope_theta"] *= 37 if block["rope_theta"] % 37 else 1 / 37
+    return model
+
+
+def with_its_weights(model):
+    model.load_state_dict({name: tensor.clone() for name, tensor in model.state_dict().items()})
+    return model
+
+
+def is_patched(model):
+    return isinstance(type(rotary_of(model)), PatchedType)
+
+
+def pickled(model):
+    if not is_patched(model):
+        return pickle.loads(pickle.dumps(model))
+    for part in (model, model.model.layers, rotary_of(model)):
+        for write in (pickle.dumps, partial(torch.save, f=io.BytesIO())):
+            refused(TypeError, "^pickle: a model must not be patched; got a patched .*: unpatch it first", write, part)
+    return model
+
+
+def patched_or_not(model):
+    """Patched if it was not."""
+    if is_patched(model):
+        refused(ValueError, "^patch: model must not be patched already", patch, model)
+        return unpatch(model)
+    refused(ValueError, "^unpatch: model must be patched", unpatch, model)
+    return patch(model)
+
+
+CASTS = [torch.nn.Module.half, torch.nn.Module.bfloat16, torch.nn.Module.float, torch.nn.Module.double]
+STEPS = [*CASTS, in_new_memory, partial(in_new_memory, by_meta=False), with_another_base, with_its_weights, pickled]
+STEPS += [torch.nn.Module.train, torch.nn.Module.eval, copy.deepcopy, *4 * [patched_or_not]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=st.sampled_from([*MODELS]), steps=st.lists(st.sampled_from(STEPS), max_size=15))
+def test_steps_in_any_order(name, steps):
+    """Where a model is not patched, logits are those of transformers to the last bit.
+
+    Where it is, edits raise, and logits agree when both are computed in float64, with the frequencies that transformers
+    had before any cast.
     """
-
-    def __init__(self):
-        super().__init__()
-        self.theirs: Any = None
-
-    @initialize(name=st.sampled_from(list(MODELS)), at_once=st.booleans())
-    def build(self, name, at_once):
-        self.name, self.inputs = name, prompt(FAMILIES[name])
-        self.ours, self.theirs = build(FAMILIES[name]), build(FAMILIES[name])
-        self.exact = tensors_of(rotary_of(self.theirs))
-        self.patched = self.other_base = False
-        self.copies = []
-        if at_once:
-            self.patch()
-
-    @property
-    def both(self):
-        return self.ours, self.theirs
-
-    @rule()
-    def patch(self):
-        if self.patched:
-            refused(ValueError, "^patch: model must not be patched already", lambda: patch(self.ours))
-        elif self.other_base:
-            self.refuse_to_patch()
+    (theirs, inputs, _), ours, copies = made(name), patch(build(FAMILIES[name])), []
+    exact, rule = tensors_of(rotary_of(theirs)), copy.deepcopy(theirs.config.rope_parameters)
+    for step in steps:
+        if step is copy.deepcopy:
+            copies.append((ours, logits(ours, inputs)))
+        if step is not patched_or_not:
+            ours, theirs = step(ours), step(theirs)
+        elif is_patched(ours) or theirs.config.rope_parameters == rule:
+            ours = step(ours)
         else:
-            patch(self.ours)
-            self.patched = True
-
-    def refuse_to_patch(self):
-        refused(ValueError, "^patch: every rotary module must be one that can be", lambda: patch(self.ours))
-
-    @rule()
-    def unpatch(self):
-        if self.patched:
-            unpatch(self.ours)
+            refused(ValueError, "^patch: every rotary module must be one that can be", patch, ours)
+        assert rotary_of(ours).training == rotary_of(theirs).training
+        assert ours.state_dict().keys() == theirs.state_dict().keys()
+        bare = copy.deepcopy(ours).to("meta")
+        if is_patched(ours):
+            for edit, front in product(EDITS, MODELS[name]):
+                refused(AttributeError, NO_EDIT, edit, rotary_of(ours), front)
+            assert logits(ours, inputs).dtype == theirs.dtype  # which 16 bits are not close enough for
+            one, other = (copy.deepcopy(model).double() for model in (ours, theirs))
+            rotary_of(other)._buffers.update(exact)
+            assert off(one, inputs, logits(other, inputs)) <= LOGITS
+            kept = unpatch(bare)
         else:
-            refused(ValueError, "^unpatch: model must be patched", lambda: unpatch(self.ours))
-        self.patched = False
-
-    @rule(edit=st.sampled_from(EDITS), data=st.data())
-    def edit(self, edit, data):
-        front = data.draw(st.sampled_from(MODELS[self.name]))
-        if self.patched:
-            refused(AttributeError, NO_EDIT, lambda: edit(rotary_of(self.ours), front))
-            return
-        kept = [copy.deepcopy(rotary_of(model), {id(model.config): model.config}) for model in self.both]
-        for model in self.both:
-            edit(rotary_of(model), front)
-        self.logits_are_those_of_transformers()
-        self.refuse_to_patch()
-        for model, module in zip(self.both, kept):
-            model.model.rotary_emb = module
-
-    @rule()
-    def edit_config(self):
-        """Transformers looks there for no fixed rule of a model that is built."""
-        self.other_base = not self.other_base
-        for model in self.both:
-            parameters = model.config.rope_parameters
-            for block in [parameters] if "rope_theta" in parameters else parameters.values():
-                block["rope_theta"] *= 100.0 if self.other_base else 0.01
-
-    @rule(dtype=st.sampled_from(CASTS))
-    def cast(self, dtype):
-        for model in self.both:
-            getattr(model, dtype)()
-
-    @rule(by_meta=st.booleans())
-    def empty(self, by_meta):
-        for model in self.both:
-            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-            emptied(model, by_meta)
-            for name, buffer in model.named_buffers():  # which a patched rotary module has none of
-                buffer.copy_(buffers[name])
-
-    @rule()
-    def ask_without_numbers(self):
-        other = copy.deepcopy(self.ours).to("meta")
-        if self.patched:
-            assert same(tensors_of(rotary_of(unpatch(other))), tensors_of(rotary_of(self.theirs)))
-        else:
-            refused(ValueError, "^patch: model must have its tensors in memory", lambda: patch(other))
-
-    @rule()
-    def load(self):
-        weights = {name: tensor.clone() for name, tensor in self.theirs.state_dict().items()}
-        assert weights.keys() == self.ours.state_dict().keys()
-        self.ours.load_state_dict(weights)
-
-    @rule()
-    def copy(self):
-        self.copies = [(self.ours, logits(self.ours, self.inputs))]
-        self.ours = copy.deepcopy(self.ours)
-
-    @rule()
-    def pickle(self):
-        if self.patched:
-            for part in (self.ours, self.ours.model.layers, rotary_of(self.ours)):
-                said = r"^pickle: a model must not be patched; got a patched .*: unpatch it first"
-                refused(TypeError, said, lambda part=part: pickle.dumps(part))
-                refused(TypeError, said, lambda part=part: torch.save(part, io.BytesIO()))
-        else:
-            self.ours = pickle.loads(pickle.dumps(self.ours))
-
-    @rule(mode=st.booleans())
-    def train(self, mode):
-        for model in self.both:
-            model.train(mode)
-
-    @invariant()
-    def logits_are_those_of_transformers(self):
-        if self.theirs is None:
-            return
-        module, original = rotary_of(self.ours), rotary_of(self.theirs)
-        assert isinstance(type(module), PatchedType) == self.patched and module.training == original.training
-        if not self.patched:
-            assert same(tensors_of(module), tensors_of(original))
-            assert torch.equal(logits(self.ours, self.inputs), logits(self.theirs, self.inputs))
-            return
-        assert logits(self.ours, self.inputs).dtype == self.theirs.dtype  # which 16 bits are not close enough for
-        ours, theirs = (copy.deepcopy(model).double() for model in self.both)
-        rotary_of(theirs)._buffers.update(self.exact)
-        assert float((logits(ours, self.inputs) - logits(theirs, self.inputs)).abs().max()) <= LOGITS
-
-    def teardown(self):
-        if self.theirs is None:
-            return
-        for model, right in self.copies:
-            assert torch.equal(logits(model, self.inputs), right)
-        if self.patched:
-            self.unpatch()
-            self.logits_are_those_of_transformers()
-
-
-TestStates = States.TestCase
-TestStates.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+            refused(ValueError, "^patch: model must have its tensors in memory", patch, bare)
+            assert torch.equal(logits(ours, inputs), logits(theirs, inputs))
+            kept = ours
+        assert same(tensors_of(rotary_of(kept)), tensors_of(rotary_of(theirs)))
+    assert all(torch.equal(logits(model, inputs), right) for model, right in copies)
