@@ -69,35 +69,25 @@ def runtime(model):
 class Rotates(torch.nn.Module):
     """Queries and keys at 0, 1, 2, ..., at positions, or from an offset on: a tensor that counts the tokens before."""
 
-    def __init__(self, rotary):
+    def __init__(self, rotary, kind):
         super().__init__()
-        self.rotary = rotary
+        self.rotary, self.kind = rotary, kind
 
-
-class Counted(Rotates):
-    def forward(self, q, k):
-        return self.rotary(q, k)
-
-
-class At(Rotates):
-    def forward(self, q, k, where):
+    def forward(self, q, k, where=None):
+        if self.kind == "offset":
+            where = positions.consecutive(q.shape[1], where, like=q)
         return self.rotary(q, k, positions=where)
-
-
-class From(Rotates):
-    def forward(self, q, k, offset):
-        return self.rotary(q, k, positions=positions.consecutive(q.shape[1], offset, like=q))
 
 
 def given(kind, batch, seq, dtype=np.float32):
     q, k = random(batch, seq, 6, 14, dtype=dtype), random(batch, seq, 3, 14, seed=1, dtype=dtype)
-    where = {Counted: [], At: [anywhere(batch, seq)], From: [np.asarray(100_000)]}[kind]
+    where = {"counted": [], "positions": [anywhere(batch, seq)], "offset": [np.asarray(100_000)]}[kind]
     return tuple(torch.tensor(each) for each in (q, k, *where))
 
 
 def sizes_of(kind):
     sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    return sizes, sizes, *{Counted: [], At: [sizes], From: [None]}[kind]
+    return sizes, sizes, *{"counted": [], "positions": [sizes], "offset": [None]}[kind]
 
 
 def saved_and_loaded(module, kind, dtype, strict):
@@ -132,21 +122,21 @@ EXPORTERS = {
 @pytest.mark.parametrize(
     "kind, layout, learned, dtype",
     [
-        (At, "half", False, "float32"),
-        (From, "half", True, "float32"),
-        (At, "interleaved", False, "float32"),
-        (Counted, "interleaved", False, "float16"),
+        ("positions", "half", False, "float32"),
+        ("offset", "half", True, "float32"),
+        ("positions", "interleaved", False, "float32"),
+        ("counted", "interleaved", False, "float16"),
     ],
 )
 def test_exporters_of_torch(exporter, kind, layout, learned, dtype):
     rope = embedding(layout, kernel="numba")
-    module = kind(Module(rope, seq_dim=1, learned=learned)).eval()
+    module = Rotates(Module(rope, seq_dim=1, learned=learned), kind).eval()
     run = EXPORTERS[exporter](module, kind, dtype)
     for arguments in (given(kind, *sizes, dtype) for sizes in SIZES):
         with torch.no_grad():
             # One rounding of a number below 8 in float16.
             assert_same(run(*arguments), module(*arguments), ATOL if dtype == "float32" else 8 * 2.0**-11)
-    if kind is At:
+    if kind == "positions":
         q, k, where = given(kind, 2, 20)
         assert_right(q.numpy(), np.asarray(run(q, k, where)[0]), where.numpy(), rope)
 
