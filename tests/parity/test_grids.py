@@ -1,6 +1,5 @@
 """Positions equal those that the vision towers of transformers give their rotary embeddings."""
 
-import math
 from importlib import import_module
 
 import numpy as np
@@ -14,7 +13,7 @@ TORCH = torch.zeros(1)
 GRID_THW = [(1, 4, 6), (3, 2, 8)]
 TINY = dict.fromkeys(("hidden_size", "embed_dim", "intermediate_size", "out_hidden_size"), 32)
 TINY |= dict.fromkeys(("num_heads", "num_attention_heads", "patch_size"), 2)
-TINY |= dict.fromkeys(("depth", "num_hidden_layers"), 1)
+TINY |= {**dict.fromkeys(("depth", "num_hidden_layers"), 1), "image_size": 20}
 
 
 def upstream(model, name):
@@ -58,32 +57,44 @@ def packed(*blocks, axes=(1, 2), start=0):
     return join(*(grid(*thw, block=(1, m, m), axes=axes, start=start, like=TORCH) for thw, m in grids))
 
 
+def patches(*shape, **more):
+    """The arguments of a tower for both images."""
+    return [torch.zeros(*shape)], {"grid_thw": torch.tensor(GRID_THW), **more}
+
+
+def image(height, width):
+    return [torch.zeros(1, 3, height, width)], {}
+
+
 ERNIE = "Ernie4_5_VLMoeVision"
-# Model, its tower, the config if it has another name, the numbers of a patch, and our positions.
-PACKED = [
-    ("qwen2_vl", "Qwen2VisionTransformerPretrainedModel", "Qwen2VLVisionConfig", (24,), packed(2, 2)),
-    ("qwen2_5_vl", "Qwen2_5_VisionTransformerPretrainedModel", "Qwen2_5_VLVisionConfig", (24,), packed(2, 2)),
-    ("qwen3_vl", "Qwen3VLVisionModel", None, (24,), packed(2, 2)),
-    ("glm4v", "Glm4vVisionModel", None, (24,), packed(2, 2)),
-    ("glm_ocr", "GlmOcrVisionModel", None, (24,), packed(2, 2)),
-    ("glm5_next", "Glm5NextVisionModel", None, (24,), packed(2, 2)),
-    ("ernie4_5_vl_moe", f"{ERNIE}TransformerPretrainedModel", f"{ERNIE}Config", (12,), packed(2, 2)),
-    ("cohere_compass", "CohereCompassVisionModel", None, (24,), packed(2, 2)),
-    ("exaone4_5", "Exaone4_5_VisionModel", None, (24,), packed(2, 2)),
-    ("paddleocr_vl", "PaddleOCRVisionTransformer", "PaddleOCRVisionConfig", (3, 2, 2), packed(1, 1)),
-    ("kimi_k25", "Kimi_K25VisionModel", None, (3, 2, 2), packed(1, 1)),
-    ("minimax_m3_vl", "MiniMaxM3VLVisionModel", None, (24,), packed(2, 2, axes=(0, 1, 2))),
-    ("video_llama_3", "VideoLlama3VisionModel", None, (12,), packed(1, 2)),
+SIZES = [(8, 12), (6, 20)]
+IN_BATCH = [torch.zeros(2, 3, 20, 20)], {"image_sizes": torch.tensor(SIZES)}
+# Model, its tower, the config if it has another name, arguments of the tower, and our positions.
+TOWERS = [
+    ("qwen2_vl", "Qwen2VisionTransformerPretrainedModel", "Qwen2VLVisionConfig", patches(72, 24), packed(2, 2)),
+    ("qwen2_5_vl", "Qwen2_5_VisionTransformerPretrainedModel", "Qwen2_5_VLVisionConfig", patches(72, 24), packed(2, 2)),
+    ("qwen3_vl", "Qwen3VLVisionModel", None, patches(72, 24), packed(2, 2)),
+    ("glm4v", "Glm4vVisionModel", None, patches(72, 24), packed(2, 2)),
+    ("glm_ocr", "GlmOcrVisionModel", None, patches(72, 24), packed(2, 2)),
+    ("glm5_next", "Glm5NextVisionModel", None, patches(72, 24), packed(2, 2)),
+    ("ernie4_5_vl_moe", f"{ERNIE}TransformerPretrainedModel", f"{ERNIE}Config", patches(72, 12), packed(2, 2)),
+    ("cohere_compass", "CohereCompassVisionModel", None, patches(72, 24), packed(2, 2)),
+    ("exaone4_5", "Exaone4_5_VisionModel", None, patches(72, 24), packed(2, 2)),
+    ("paddleocr_vl", "PaddleOCRVisionTransformer", "PaddleOCRVisionConfig", patches(1, 72, 3, 2, 2), packed(1, 1)),
+    ("kimi_k25", "Kimi_K25VisionModel", None, patches(72, 3, 2, 2), packed(1, 1)),
+    ("minimax_m3_vl", "MiniMaxM3VLVisionModel", None, patches(72, 24), packed(2, 2, axes=(0, 1, 2))),
+    ("video_llama_3", "VideoLlama3VisionModel", None, patches(72, 12, merge_sizes=torch.tensor([1, 2])), packed(1, 2)),
+    ("step3p7", "Step3p7VisionModel", None, image(8, 20), grid(4, 10, like=TORCH)),
+    ("mlcd", "MLCDVisionModel", None, image(20, 20), grid(10, 10, like=TORCH)),
+    ("pixtral", "PixtralVisionModel", None, IN_BATCH, join(*(grid(h // 2, w // 2, like=TORCH) for h, w in SIZES))),
 ]
 
 
-@pytest.mark.parametrize("model, name, settings, patch, ours", PACKED, ids=[row[0] for row in PACKED])
-def test_towers_of_packed_images(model, name, settings, patch, ours):
+@pytest.mark.parametrize("model, name, settings, arguments, ours", TOWERS, ids=[row[0] for row in TOWERS])
+def test_towers(model, name, settings, arguments, ours):
     tower = tower_of(model, name, settings or name.replace("Model", "Config"))
-    patches = torch.zeros(sum(map(math.prod, GRID_THW)), *patch)
-    patches = patches[None] if model == "paddleocr_vl" else patches
-    more = {"merge_sizes": torch.tensor([1, 2])} if model == "video_llama_3" else {}
-    assert_same(ours, given(tower, patches, grid_thw=torch.tensor(GRID_THW), **more))
+    arrays, more = arguments
+    assert_same(ours, given(tower, *arrays, **more))
 
 
 def test_muse_glimmer():
@@ -93,18 +104,6 @@ def test_muse_glimmer():
     window, _ = get_vision_window_index(torch.tensor(GRID_THW), 1, tower.window_size, tower.patch_size)
     assert window.tolist() != sorted(window.tolist())
     assert_same(packed(1, 1, axes=(2, 1), start=1)[:, window], theirs)
-
-
-@pytest.mark.parametrize("model, name, height", [("step3p7", "Step3p7Vision", 8), ("mlcd", "MLCDVision", 20)])
-def test_towers_of_one_image(model, name, height):
-    tower = tower_of(model, f"{name}Model", f"{name}Config", image_size=20)
-    assert_same(grid(height // 2, 10, like=TORCH), given(tower, torch.zeros(1, 3, height, 20)))
-
-
-def test_pixtral():
-    tower, sizes = tower_of("pixtral", "PixtralVisionModel", "PixtralVisionConfig", image_size=20), [(8, 12), (6, 20)]
-    theirs = given(tower, torch.zeros(2, 3, 20, 20), image_sizes=torch.tensor(sizes))
-    assert_same(join(*(grid(h // 2, w // 2, like=TORCH) for h, w in sizes)), theirs)
 
 
 def test_gemma_4():
