@@ -72,12 +72,6 @@ def test_sections_are_frequencies(sections):
     assert rope.inv_freq == weights_by_hand(sections, 100.0) and rope.axes == sections.axes
 
 
-def test_position_zero_leaves_prefix_tokens_alone(xp):
-    x, rope = xp.random(2, 5, 3, 14), embedding(base=100.0, sections=Sections((3, 4), order="axial"))
-    where = np.asarray([[0, 0, 1, 2, 3], [0, 0, 4, 5, 6]], np.int32)
-    np.testing.assert_array_equal(xp.numpy(rope(x, positions=where, seq_dim=1))[:, :2], xp.numpy(x)[:, :2])
-
-
 def test_a_single_vector_has_a_position_on_each_axis(xp):
     x, rope = xp.random(5, 14), embedding(base=100.0, sections=Sections((3, 4), order="axial"))
     where = np.asarray([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]], np.int32)
@@ -156,61 +150,3 @@ def test_positions_of_other_axes_are_refused():
         (lambda: rope.shift(x, np.arange(5), seq_dim=1), r"delta must have its 3 position axes first"),
     ]
     assert_all_raise(raising(values))
-
-
-def test_positions_without_their_name_are_told_from_arrays():
-    rope, x, where = embedding(), random(5, 14), np.arange(5)
-    floats = "must be float16 or bfloat16 or float32 or float64; got int64"
-    types = [
-        (partial(rope, where, seq_dim=0), f"^RotaryEmbedding: x {floats}$"),
-        (partial(rope, x, where, seq_dim=0), f"array 2 {floats}: give positions by name, positions=[.]{{3}}$"),
-    ]
-    assert_all_raise(raising((), types))
-
-
-def test_positions_are_counted_for_arrays_of_one_length():
-    rope, q, k = embedding(base=100.0), random(2, 300, 3, 14), random(2, 300, 1, 14)
-    message = r"RotaryEmbedding: positions must be given if lengths on seq_dim=1 differ; got \[300, 299\]"
-    assert_all_raise(raising([(lambda: rope(q, k[:, 1:], seq_dim=1), message)]))
-
-
-def test_bad_sections():
-    values = [
-        (lambda: Sections((3, 2, 2), order="woven"), r"Sections: order must be .*got 'woven'"),
-        (lambda: Sections((3, -1)), r"every size must not be negative; got -1"),
-        (lambda: Sections((1, 2), axis_of_section=(0, 0)), r"must have each of 2 axes once; got \(0, 0\)"),
-        (lambda: Sections((1, 2), axis_of_section=(1, 2)), r"must have each of 2 axes once; got \(1, 2\)"),
-        (lambda: Sections((0, 0)), r"sizes must sum to at least 1 pair"),
-        (lambda: Sections((3, 2, 2), order="spatial_first"), r"equal height and width.*got \(3, 2, 2\)"),
-        (lambda: Sections((1, 1, 30), order="interleaved"), r"sizes must fit .* \(21, 1, 10\) .*; got \(1, 1, 30"),
-    ]
-    types = [
-        (lambda: Sections(7), r"sizes must be a list or tuple of int; got 7"),
-        (lambda: Sections((3, 2.0)), r"every size must be an int; got float"),
-        (lambda: Sections((1, 2), axis_of_section=3), r"axis_of_section must be a list or tuple of int; got 3$"),
-        (lambda: Sections((1, 2), axis_of_section=(None, 0)), r"every axis_of_section must be an int; got NoneType"),
-    ]
-    assert_all_raise(raising(values, types))
-
-
-def test_bad_spans():
-    given = partial(embedding, base=None)
-    values = [
-        (lambda: embedding(sections=Sections((3, 2))), r"sections must have rotary_dim / 2 = 7 pairs; got 5"),
-        (lambda: embedding(blocks=2), r"blocks must divide the 7 pairs.*got 2"),
-        (lambda: embedding(blocks=0), r"blocks must divide.*got 0"),
-        (lambda: embedding("interleaved", blocks=7), r"must be 1 unless layout='half'"),
-        (lambda: embedding(first_channel=13), r"first_channel must leave at least one pair within head_dim=14; got 13"),
-        (lambda: embedding(first_channel=2, rotary_dim=14), r"at most 12; got 14"),
-        (lambda: embedding(first_channel=-2), r"first_channel must not be negative; got -2"),
-        (lambda: given(inv_freq=((1.0,), (1.0, 2.0))), r"equally many frequencies for each axis"),
-        (lambda: given(inv_freq=((1.0,), 1.0)), r"all at the same depth"),
-        (lambda: given(inv_freq=[[[1.0]], [2.0]]), r"equally many frequencies for each axis"),
-        (lambda: given(inv_freq=np.ones((1, 1, 1, 1))), r"\(axes, heads, pairs\).*got shape"),
-        (lambda: given(inv_freq=(1.0,), reverse=True), r"must be given with a base"),
-    ]
-    types = [
-        (lambda: embedding(sections=(3, 2, 2)), r"sections must be a Sections; got \(3, 2, 2\)"),
-        (lambda: embedding(reverse=1), r"reverse must be a bool"),
-    ]
-    assert_all_raise(raising(values, types))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from bad_input import ROPE
 from errors import assert_all_raise, raising
+from samples import embedding
 
-from rope_xp import apply_rotary_pos_emb, positions
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, positions
 from rope_xp.arrays import checks
 
 
@@ -78,7 +79,17 @@ def test_names_that_are_similar_by_half_are_told_and_at_most_two():
 
 
 def test_embeddings():
-    assert_all_raise(bad_input.embeddings())
+    """With arrays: tests/goldens/examples.json has other arguments."""
+    given = partial(partial, embedding, base=None)
+    values = [
+        (given(inv_freq=np.asarray(1.0)), r"inv_freq must be a non-empty \(pairs\), .*; got shape \(\)"),
+        (given(inv_freq=np.zeros((2, 0))), r"non-empty \(pairs\), .*; got shape \(2, 0\)"),
+        (given(inv_freq=np.ones((1, 1, 1, 2))), r"non-empty \(pairs\), .*; got shape \(1, 1, 1, 2\)"),
+        (given(inv_freq=np.asarray([1.0, -65536.0])), r"inv_freq must be below 65536 .*; got"),
+    ]
+    types = [(given(inv_freq=np.ones(2, dtype)), r"inv_freq must be .*; got") for dtype in (np.float16, complex)]
+    types.append((lambda: RotaryEmbedding(head_dim=14, base=1e4), r"missing 1 .* keyword-only argument: 'layout'"))
+    assert_all_raise(raising(values, types))
 
 
 def test_arrays_of_two_libraries(xp):

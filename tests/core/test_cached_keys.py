@@ -7,12 +7,7 @@ import pytest
 from compare import assert_numbers
 from samples import embedding, random
 
-from rope_xp import (
-    DynamicNTKScaling,
-    LongRopeScaling,
-    Sections,
-    XPos,
-)
+from rope_xp import DynamicNTKScaling, LongRopeScaling, Sections, XPos
 
 DYNAMIC = DynamicNTKScaling(factor=2.0, max_position_embeddings=64)
 LONGROPE = LongRopeScaling(
@@ -57,11 +52,16 @@ def test_every_kind_of_embedding_changes_its_keys(xp, name):
     assert_numbers(xp, rope.rerotate(first, where, to=other, seq_dim=1), truth, 2 * tolerance(scale))
 
 
-@pytest.mark.parametrize("delta", [2**31 - 1, -(2**31)])
-def test_keys_shift_by_every_integer_of_32_bits(xp, delta):
-    rope, k = embedding(), xp.random(2, 5, 3, 14)
-    far = rope(k, positions=xp.array(np.full(5, delta), "int32"), seq_dim=1)
-    assert_numbers(xp, rope.shift(k, delta, seq_dim=1), far, 2 * tolerance(1.0))
+@pytest.mark.parametrize("delta", [-3, 100_000, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("sections", [None, Sections((3, 2))], ids=["one axis", "two axes"])
+def test_keys_shift_by_every_integer_of_32_bits(xp, delta, sections):
+    """Also by an array of one; an int moves keys along each of their position axes."""
+    k, rope, axes = xp.random(2, 5, 3, 14), embedding(rotary_dim=10, sections=sections), (2,) if sections else ()
+    far = rope(k, positions=xp.array(np.full((*axes, 5), delta), "int32"), seq_dim=1)
+    arrays = (xp.array(np.full((*axes, *shape), delta), "int32") for shape in ((), (5,), (2, 1), (2, 1, 1)))
+    for one in (delta, *arrays):
+        shifted = rope.replace(attention_factor=1.25).shift(k, one, seq_dim=1)
+        assert_numbers(xp, shifted, far, 2 * tolerance(1.0))
 
 
 def decoded(rope_of, keys):

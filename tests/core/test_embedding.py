@@ -12,7 +12,6 @@ import oracle
 import pytest
 from compare import assert_numbers, assert_same
 from configs import ROWS, value_of
-from errors import assert_all_raise, raising
 from samples import embedding
 
 from rope_xp import LongRopeScaling, RotaryEmbedding, Sections, XPos, YarnScaling
@@ -66,18 +65,6 @@ def test_inverse_of_tables_that_grow(xp):
         np.testing.assert_allclose(inverted * grown, transposed / grown, rtol=0, atol=2 * ATOL)
 
 
-def test_inverse_and_transpose_exclude_each_other(xp):
-    x, rope = xp.random(2, 5, 3, 14), embedding()
-    options = {"sincos": rope.sincos(xp.array(np.arange(5), "int32"), like=x), "seq_dim": 1}
-    both = {**options, "inverse": True, "transpose": True}
-    values = [
-        (lambda: rope.rotate(x, **both), r"^RotaryEmbedding.rotate: only one of inverse and transpose .*; got both"),
-        (lambda: rope.rotate_inplace(x, **both), r"^RotaryEmbedding.rotate_inplace: only one of inverse and transpose"),
-    ]
-    types = [(lambda: rope.rotate(x, **options, transpose=1), r"RotaryEmbedding.rotate: transpose must .*; got int")]
-    assert_all_raise(raising(values, types))
-
-
 @pytest.mark.parametrize(
     "axes, others, seq_dim",
     [((3, 5, 5), (2, 5, 3), -3), ((3, 5, 5), (5,), -2), ((3, 5, 5), (2, 5), -2), ((2, 5, 3), (2, 5), 1)],
@@ -95,27 +82,6 @@ def test_each_array_has_tables_aligned_with_its_own_axes(xp, kernel, axes, other
                 assert_numbers(xp, result, alone[index])
 
 
-@pytest.mark.parametrize("delta", [-3, 100_000, -(2**20)])
-def test_shift_moves_rotated_keys(xp, delta):
-    rope = embedding(rotary_dim=10, attention_factor=1.25)
-    k, where = xp.random(2, 5, 3, 14), np.asarray([3, 4, 1000, 70_000, 0], np.int32)
-    rotated, truth = (rope(k, positions=each, seq_dim=1) for each in (where, where + np.int32(delta)))
-    arrays = (np.asarray(delta), np.full(5, delta), np.full((2, 1), delta), np.full((2, 1, 1), delta))
-    for one in (delta, *(xp.array(each, "int32") for each in arrays)):
-        assert_numbers(xp, rope.shift(rotated, one, seq_dim=1), truth, 2 * ATOL)
-    # An int moves keys along each of their position axes.
-    rope, where = rope.replace(sections=Sections((3, 2))), np.stack([where, where[::-1]])
-    rotated, truth = (rope(k, positions=each, seq_dim=1) for each in (where, where + np.int32(delta)))
-    for one in (delta, xp.array([delta, delta], "int32")):
-        assert_numbers(xp, rope.shift(rotated, one, seq_dim=1), truth, 2 * ATOL)
-
-
-def test_tables_of_fewer_heads_than_the_frequencies_have_are_refused():
-    rope, x = RotaryEmbedding(head_dim=4, layout="half", inv_freq=np.ones((1, 3, 2))), np.ones((1, 5, 2, 4), np.float32)
-    with pytest.raises(ValueError, match=r"RotaryEmbedding: tables must be \(seq, heads, pairs\) or"):
-        rope(x, sincos=(np.ones((5, 2, 2), np.float32),) * 2, seq_dim=1, heads_dim=2)
-
-
 def test_learned_values_can_be_shown(xp):
     rope = embedding(base=None, inv_freq=xp.array(np.ones(7), "float32"))
     assert repr(rope).startswith("RotaryEmbedding(head_dim=14, layout='half', inv_freq=")
@@ -123,13 +89,6 @@ def test_learned_values_can_be_shown(xp):
     again = embedding(base=None, inv_freq=xp.array(np.ones(7), "float32"))
     assert rope == rope and rope.replace(attention_factor=1.5) != rope
     assert (rope == again) == (xp.name == "numpy")  # an array is equal only to itself
-
-
-def test_given_frequencies_stand_for_a_base(xp):
-    by_base, x = embedding(rotary_dim=10), xp.random(2, 5, 3, 14)
-    given = embedding(base=None, inv_freq=np.asarray(by_base.inv_freq))
-    assert (given.rotary_dim, given.pairs, given.base) == (10, 5, None)
-    assert_numbers(xp, given(x, seq_dim=1), by_base(x, seq_dim=1))
 
 
 ROPES = [

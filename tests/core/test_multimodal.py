@@ -74,39 +74,33 @@ def random_prompt(rng, name):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families(name):
+    """A prompt alone, and among others in a batch, between tokens of padding, which may have any type."""
     function, options = FAMILIES[name]
-    for seed in range(40):
-        types, images, videos, seconds, runs = random_prompt(np.random.default_rng(seed), name)
-        clock = {"seconds_per_grid": seconds} if options else {}
-        found, delta = function(types, images, videos, **options, **clock)
-        truth, following = written_down(runs)
-        assert found.dtype == delta.dtype == ("float32" if name == "qwen3_omni" else "int32")
-        np.testing.assert_array_equal(found, truth)
-        assert delta.shape == () and delta + len(types) == following
+    rng, dtype = np.random.default_rng(5), "float32" if name == "qwen3_omni" else "int32"
 
+    def call(types, images, videos, seconds, **more):
+        return function(types, images, videos, **more, **options, **({"seconds_per_grid": seconds} if options else {}))
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_rows_of_a_batch_are_alone_in_it(name):
-    function, options = FAMILIES[name]
-    rng = np.random.default_rng(5)
-    rows = [random_prompt(rng, name) for _ in range(5)]
-    length = max(len(row[0]) for row in rows) + 3
-    types, mask = np.full((5, length), 9), np.zeros((5, length), dtype=np.int64)  # padding may have any type
-    for row, (own, *_) in enumerate(rows):
-        mask[row, rng.permutation(length)[: len(own)]] = 1
-        types[row, mask[row] == 1] = own
-    *grids, seconds = (list(chain(*(row[which] for row in rows))) for which in (1, 2, 3))
-    clock = {"seconds_per_grid": seconds} if options else {}
-    found, delta = function(types, *grids, mask=mask, **options, **clock)
-    assert found.shape == (3, 5, length) and delta.shape == (5,)
-    for row, (own, images, videos, seconds, _) in enumerate(rows):
-        alone = function(own, images, videos, **options, **({"seconds_per_grid": seconds} if options else {}))
-        np.testing.assert_array_equal(found[:, row, mask[row] == 1], alone.positions)
-        assert delta[row] == alone.delta
-        assert (found[:, row, mask[row] == 0] == 0).all()
-    for same in (mask.tolist(), mask.astype(bool)):
-        again = function(types.tolist(), *map(np.asarray, grids), mask=same, **options, **clock)
-        np.testing.assert_array_equal(again.positions, found)
+    for _ in range(10):
+        rows = [random_prompt(rng, name) for _ in range(5)]
+        length = max(len(own) for own, *_ in rows) + 3
+        types, mask = np.full((5, length), 9), np.zeros((5, length), int)
+        for row, (own, *_) in enumerate(rows):
+            mask[row, rng.permutation(length)[: len(own)]] = 1
+            types[row, mask[row] == 1] = own
+        grids = [[*chain(*(row[which] for row in rows))] for which in (1, 2, 3)]
+        found, delta = call(types, *grids, mask=mask)
+        assert found.shape == (3, 5, length) and delta.shape == (5,) and found.dtype == delta.dtype == dtype
+        assert (found[:, mask == 0] == 0).all()
+        for row, (own, *grids_of_row, runs) in enumerate(rows):
+            truth, following = written_down(runs)
+            alone = call(own, *grids_of_row)
+            assert alone.positions.dtype == alone.delta.dtype == dtype and alone.delta.shape == ()
+            for positions_of_row, after in ((found[:, row, mask[row] == 1], delta[row]), alone):
+                np.testing.assert_array_equal(positions_of_row, truth)
+                assert after + len(own) == following
+        for same in (mask.tolist(), mask.astype(bool)):
+            np.testing.assert_array_equal(call(types.tolist(), *map(np.asarray, grids), mask=same).positions, found)
 
 
 def test_times_lose_their_fraction_as_float32_does():

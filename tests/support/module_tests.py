@@ -1,6 +1,5 @@
 """What the modules of PyTorch and of Flax share: each is the value it holds, and nothing else."""
 
-import bad_input
 import numpy as np
 import pytest
 from compare import assert_same
@@ -8,6 +7,7 @@ from compare import assert_same
 import rope_xp
 from rope_xp import Sections, XPos, YarnScaling
 
+MAGNIFIED = YarnScaling(factor=40.0, original_max_position_embeddings=4096, mscale=1.0, mscale_all_dim=1.0)
 OPTIONS = {"head_dim": 14, "layout": "half", "base": 10_000.0}
 KINDS = {
     "half": {},
@@ -98,4 +98,11 @@ class ModuleTests:
             self.learned_or_fixed(head_dim=13)
         with pytest.raises(ValueError, match=r"seq_dim must name an axis of x before the last; got seq_dim=3 for"):
             self.learned_or_fixed(seq_dim=3)(self.xp.random(2, 5, 3, 14))
-        bad_input.check_beginnings(self.module)
+        scaled = rope_xp.RotaryEmbedding(**OPTIONS, scaling=MAGNIFIED)
+        assert self.module(scaled, seq_dim=1).rope.softmax_scale == scaled.softmax_scale > 1
+        with pytest.raises(ValueError, match=r"^RotaryEmbedding: learned .* with softmax_scale 1.*; got 1\.\d+"):
+            self.module(scaled, seq_dim=1, learned=True)
+        with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope must be a rope_xp.RotaryEmbedding; got dict"):
+            self.module({"head_dim": 14}, seq_dim=1)
+        with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope or its arguments must be given; got neither"):
+            self.module(None, seq_dim=1)  # as from_config gives for a layer that is not rotated

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import bad_input
 import numpy as np
 import oracle
 import pytest
@@ -126,12 +125,16 @@ def test_func_transforms():
 
 
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
-AXES, SCALED = embedding(sections=Sections((3, 4), order="axial"), attention_factor=1.25), embedding(scaling=YARN)
+ROPE, AXES, SCALED = (
+    embedding(),
+    embedding(sections=Sections((3, 4), order="axial"), attention_factor=1.25),
+    embedding(scaling=YARN),
+)
 DECAYS = embedding(rotary_dim=12, blocks=2, xpos=XPos())
 HALVES = embedding("interleaved_to_half", rotary_dim=8, first_channel=6, phase="float32")
 # Each a function of x, which has n tokens, and n.
 CALLS = {
-    "closed over": lambda x, n: bad_input.ROPE(x, seq_dim=1),
+    "closed over": lambda x, n: ROPE(x, seq_dim=1),
     "made inside": lambda x, n: embedding("interleaved").replace(scaling=YARN, rotary_dim=10)(x.bfloat16(), seq_dim=1),
     "rows": lambda x, n: of_rows(x, torch.arange(x.shape[1]) + 7),
     "int offset": lambda x, n: notebook(x, n),
