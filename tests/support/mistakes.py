@@ -51,6 +51,7 @@ class Setting(NamedTuple):
         return (half if self.layout == "half" else neighbours), (neighbours if self.layout == "interleaved" else half)
 
 
+YARN = {"factor": 4.0, "original_max_position_embeddings": 64}
 LLAMA = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 FACTOR = 0.1 * float(np.log(4.0)) + 1.0
 
@@ -61,10 +62,7 @@ REFERENCES = {
     "partial": (Setting(width=8), {}),
     "wide": (Setting(dim=32, width=32), {}),
     "linear": (Setting(rule=linear), {"scaling": ("LinearScaling", {"factor": 4.0})}),
-    "yarn": (
-        Setting(rule=yarn, factor=FACTOR),
-        {"scaling": ("YarnScaling", {"factor": 4.0, "original_max_position_embeddings": 64})},
-    ),
+    "yarn": (Setting(rule=yarn, factor=FACTOR), {"scaling": ("YarnScaling", YARN)}),
     "llama3": (Setting(rule=llama3), {"scaling": ("Llama3Scaling", LLAMA)}),
     "axes": (Setting(axis=(0, 0, 0, 0, 1, 1, 2, 2)), {"sections": ("Sections", {"sizes": (4, 2, 2)})}),
 }
@@ -113,6 +111,19 @@ def setting(**changes):
     return lambda s, call, n: s._replace(**changes)
 
 
+def base_times(number):
+    return lambda s, call, n: s._replace(base=s.base * number(call, n))
+
+
+def yarn_with(parameter):
+    return lambda s, call, n: s._replace(rule=partial(yarn, **{parameter: n}))
+
+
+def by_pair(number):
+    """Frequencies times a number of each pair."""
+    return lambda w, call, n: w * number(np.arange(w.shape[1]), n)
+
+
 def rounded(dtype):
     def change(value, call, n):
         if np.iscomplexobj(value):
@@ -122,9 +133,16 @@ def rounded(dtype):
     return change
 
 
+bfloat16, float16 = rounded(ml_dtypes.bfloat16), rounded(np.float16)
+
+
 def unrotated(where):
     """x itself where a test of "batch seq heads" is true."""
     return lambda y, call, n: np.where(np.asarray(where(call, n))[..., None], call.x, y)
+
+
+def in_long_calls(change):
+    return lambda value, call, n: change(value, call, n) if call.tokens > n else value
 
 
 def kept_for(key):
@@ -156,6 +174,10 @@ def of_a_table_in_parts(p, call, n):
     return np.where(p < length, p, p - length)
 
 
+def slower_by_the_longest_position(w, call, n):
+    return w / max(call.positions.max() / n, 1)
+
+
 def slower_by_the_longest_call(w, call, n):
     """Dynamic NTK with a memory."""
     seen = call.memory["longest"] = max(call.memory.get("longest", 0), call.positions.max() + 1)
@@ -176,22 +198,12 @@ OTHER = {"half": "interleaved", "interleaved": "half"}
 GROUPS = {
     ("setting", ""): (
         ("pairs of the other layout", ("layout",), lambda s, c, n: s._replace(layout=OTHER[s.layout])),
-        ("another base", ("base",), lambda s, c, n: s._replace(base=s.base * n), (50.0, 1.01, 0.1)),
+        ("another base", ("base",), base_times(lambda c, n: n), (50.0, 1.01, 0.1)),
         ("float32 phases", ROUNDED, setting(phase=np.float32)),
         ("float16 phases", ROUNDED, setting(phase=np.float16)),
         ("bfloat16 phases", ROUNDED, setting(phase=ml_dtypes.bfloat16)),
-        (
-            "long calls with another base",
-            ("calls", "base", "unknown"),
-            lambda s, c, n: s._replace(base=s.base * (1 + (c.tokens > n))),
-            LENGTHS,
-        ),
-        (
-            "short calls with another base",
-            ("calls", "base"),
-            lambda s, c, n: s._replace(base=s.base * (1 + (c.tokens <= n))),
-            (1, 20),
-        ),
+        ("long calls with another base", (*LONG, "base"), base_times(lambda c, n: 1 + (c.tokens > n)), LENGTHS),
+        ("short calls with another base", ("calls", "base"), base_times(lambda c, n: 1 + (c.tokens <= n)), (1, 20)),
     ),
     ("setting", "plain"): (
         ("half of the width", ("width",), setting(width=8)),
@@ -206,13 +218,8 @@ GROUPS = {
         ("frequencies without scaling", ("scaling", "attention factor"), setting(rule=geometric)),
         ("no scaling", ("scaling", "attention factor"), setting(rule=geometric, factor=1.0)),
         ("YaRN taken as linear", SCALING, setting(rule=linear)),
-        (
-            "another factor of YaRN",
-            SCALING,
-            lambda s, c, n: s._replace(rule=partial(yarn, factor=n)),
-            (4.1, 8.0, 40.0),
-        ),
-        ("another length of YaRN", SCALING, lambda s, c, n: s._replace(rule=partial(yarn, length=n)), (256, 4096)),
+        ("another factor of YaRN", SCALING, yarn_with("factor"), (4.1, 8.0, 40.0)),
+        ("another length of YaRN", SCALING, yarn_with("length"), (256, 4096)),
         ("attention factor left out", ("attention factor",), setting(factor=1.0)),
         ("attention factor twice", ("attention factor",), setting(factor=FACTOR**2)),
     ),
@@ -220,28 +227,14 @@ GROUPS = {
     ("setting", "axes"): (("sections in turn", ("sections",), setting(axis=(0, 1, 2, 0, 1, 2, 0, 0))),),
     ("frequencies", ""): (
         ("linear scaling that nobody wants", SCALING, lambda w, c, n: w / n, (2.0, 8.0)),
-        ("slow pairs not rotated", WIDTH, lambda w, c, n: w * (np.arange(w.shape[1]) < n), (3, 7)),
-        (
-            "one frequency too large",
-            SCALING,
-            lambda w, c, n: w * (1 + n * (np.arange(w.shape[1]) == 2)),
-            (0.01, 1.0),
-        ),
-        ("one pair not rotated", WIDTH, lambda w, c, n: w * (np.arange(w.shape[1]) != 2)),
-        (
-            "one pair reversed",
-            ("frequencies", "direction"),
-            lambda w, c, n: w * np.sign(np.arange(w.shape[1]) - 0.5),
-        ),
+        ("slow pairs not rotated", WIDTH, by_pair(lambda pair, n: pair < n), (3, 7)),
+        ("one frequency too large", SCALING, by_pair(lambda pair, n: 1 + n * (pair == 2)), (0.01, 1.0)),
+        ("one pair not rotated", WIDTH, by_pair(lambda pair, n: pair != 2)),
+        ("one pair reversed", ("frequencies", "direction"), by_pair(lambda pair, n: np.sign(pair - 0.5))),
         ("float32 frequencies", ROUNDED, rounded(np.float32)),
-        ("float16 frequencies", ROUNDED, rounded(np.float16)),
-        ("bfloat16 frequencies", ROUNDED, rounded(ml_dtypes.bfloat16)),
-        (
-            "slower by the longest position",
-            ("calls", "unknown", *SCALING),
-            lambda w, c, n: w / max(c.positions.max() / n, 1),
-            PLACES[2:],
-        ),
+        ("float16 frequencies", ROUNDED, float16),
+        ("bfloat16 frequencies", ROUNDED, bfloat16),
+        ("slower by the longest position", (*LONG, *SCALING), slower_by_the_longest_position, PLACES[2:]),
         ("slower by the longest call so far", (*MEMORY, "base", *SCALING), slower_by_the_longest_call, (64, 1000)),
     ),
     ("frequencies", "plain"): (
@@ -258,8 +251,8 @@ GROUPS = {
     ),
     ("positions", ""): (
         ("offset", ("offset",), lambda p, c, n: p + n, (1, -1, 7)),
-        ("bfloat16 positions", ROUNDED, rounded(ml_dtypes.bfloat16)),
-        ("float16 positions", ROUNDED, rounded(np.float16)),
+        ("bfloat16 positions", ROUNDED, bfloat16),
+        ("float16 positions", ROUNDED, float16),
         ("doubled", SCALING, lambda p, c, n: 2 * p),
         ("grouped", ("unknown", *SCALING), lambda p, c, n: p // n, (2, 8)),
         ("a table's last row for later positions", ("unknown",), lambda p, c, n: np.minimum(p, n), PLACES),
@@ -307,8 +300,8 @@ GROUPS = {
         ("heads are counted, too", ("calls", "axis"), lambda p, c, n: p + c.head),
     ),
     ("angles", ""): (
-        ("float16 angles", ROUNDED, rounded(np.float16)),
-        ("bfloat16 angles", ROUNDED, rounded(ml_dtypes.bfloat16)),
+        ("float16 angles", ROUNDED, float16),
+        ("bfloat16 angles", ROUNDED, bfloat16),
         (
             "half the frequencies from a position on",
             ("unknown", *SCALING),
@@ -317,20 +310,15 @@ GROUPS = {
         ),
     ),
     ("tables", ""): (
-        ("float16 tables", ROUNDED, rounded(np.float16)),
-        ("bfloat16 tables", ROUNDED, rounded(ml_dtypes.bfloat16)),
+        ("float16 tables", ROUNDED, float16),
+        ("bfloat16 tables", ROUNDED, bfloat16),
         ("the other direction", ("direction",), lambda z, c, n: z.conj()),
         ("sines and cosines exchanged", ("sincos order",), lambda z, c, n: z.imag + 1j * z.real),
         ("an attention factor", ("attention factor",), lambda z, c, n: n * z, (1.25, 0.5)),
         ("a factor of cosines alone", ("unknown",), lambda z, c, n: 1.25 * z.real + 1j * z.imag),
         ("cosines alone", ("unknown",), lambda z, c, n: z.real + 0j),
         ("rotated twice", (*SCALING, "attention factor"), lambda z, c, n: z * z),
-        (
-            "bfloat16 tables in long calls",
-            (*LONG, *ROUNDED),
-            lambda z, c, n: rounded(ml_dtypes.bfloat16)(z, c, n) if c.tokens > n else z,
-            LENGTHS,
-        ),
+        ("bfloat16 tables in long calls", (*LONG, *ROUNDED), in_long_calls(bfloat16), LENGTHS),
         ("those of the first call of this length", MEMORY, kept_for(lambda c: c.x.shape[:2])),
         ("those of the first call with this end", MEMORY, kept_for(lambda c: (c.x.shape[:2], c.positions.max()))),
         ("those of the first call with this start", MEMORY, kept_for(lambda c: (c.x.shape[:2], c.positions.min()))),
@@ -364,7 +352,6 @@ GROUPS = {
     ),
 }
 KINDS = tuple(Kind(step, needs, *row) for (step, needs), rows in GROUPS.items() for row in rows)
-STEPS = ("setting", "frequencies", "positions", "angles", "tables", "result")
 
 
 # Ways to write the same rotation of x "... dim" by complex factors z "... pairs".

@@ -136,7 +136,6 @@ def main():
     if not samples:
         print("no line that a mutant could change")
         return
-    mutation.prepare()
     bench, tested = mutation.Bench(SOURCE, asked.folder), {}
     for package, (mutants, _) in samples.items():
         only = None if changed is None else {each["file"] for each in mutants}

@@ -27,7 +27,6 @@ def main():
     mutants = [{"name": name, "texts": texts_with(name, MUTANTS[name], SOURCE)} for name in names]
     if asked.sample is not None:
         mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
-    mutation.prepare()
     bench = mutation.Bench(SOURCE, asked.folder)
     files = {file for mutant in mutants for file in mutant["texts"]}
     lines = bench.measure(tests_for("", files if len(mutants) < len(MUTANTS) else None))

@@ -1,18 +1,14 @@
 """Make mutants, find the tests that execute their lines, and run these tests on each mutant.
 
-cosmic-ray's operators make the mutants; coverage says which tests execute which lines. A mutant is tested in a process
-forked from one in which all tests are collected: its functions get the changed code, and the tests that execute the
-changed lines run, the fastest first, up to the first that fails. If a changed line runs at the import, or a compiler
-reads the source, the tests are collected once more with a changed copy of the package.
+cosmic-ray's operators make the mutants; coverage says which tests execute which lines. A mutant is tested with a copy
+of the package, in a process of its own, in which this file runs pytest: the tests that execute the changed lines, the
+fastest first, up to the first that fails.
 """
 
 import ast
-import contextlib
 import difflib
-import gc
 import hashlib
 import importlib
-import inspect
 import json
 import os
 import re
@@ -21,15 +17,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-import warnings
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType
 
 import coverage
+import hypothesis
 import pytest
 from cosmic_ray.ast import Visitor, get_ast
 from cosmic_ray.mutating import mutate_code
@@ -41,8 +36,8 @@ FOLDER = TESTS.parent / ".nox/mutants"
 # Tests with the marker "slow" start processes, which do not have the changed functions.
 OPTIONS = [
     *("-q", "-m", "not slow and not long", "-p", "no:cacheprovider", "-p", "no:xdist", "--doctest-modules"),
-    *("--hypothesis-profile=mutants", f"--config-file={TESTS.parent / 'pyproject.toml'}", f"--rootdir={TESTS.parent}"),
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # plugins are imported already
+    *(f"--config-file={TESTS.parent / 'pyproject.toml'}", f"--rootdir={TESTS.parent}"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # hypothesis is imported already
 ]
 # Without effect on results (decorators only cache; small numbers and names are one object each), or with an argument
 # of its own.
@@ -168,98 +163,108 @@ def changed_lines(base):
     return {file: lines for file, lines in found.items() if lines}
 
 
-class Fork:
-    """A call of a function in a process and a group of its own, for so many seconds of the processor at most.
+class Plugin:
+    """For pytest: examples are the same each time, and none is searched that is smaller than one that fails."""
 
-    By the clock, it is ten times as many: a busy machine ends nothing.
-    """
-
-    def __init__(self, function, *, seconds, log):
-        self.until = time.monotonic() + 10 * seconds
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # JAX warns of threads, and pytest would raise that in the next test
-            self.process = os.fork()
-        if not self.process:
-            code = 3
-            try:
-                os.setsid()
-                resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
-                resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
-                with open(log, "w") as file:
-                    os.dup2(file.fileno(), 1)
-                    os.dup2(file.fileno(), 2)
-                code = function()
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-
-    def has_ended(self):
-        """Whether the function has. Its exit code is then `code`, or None if it took too long."""
-        ended, status = os.waitpid(self.process, os.WNOHANG)
-        if not ended and time.monotonic() < self.until:
-            return False
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process, signal.SIGKILL)  # with what its tests may have started
-        if not ended:
-            os.waitpid(self.process, 0)
-        code = os.waitstatus_to_exitcode(status) if ended else None
-        self.code = None if code in (-signal.SIGXCPU, -signal.SIGPROF) else code
-        return True
+    @pytest.hookimpl(trylast=True)  # the tests of triton load a profile with fewer examples for all
+    def pytest_configure(self):
+        phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+        options = {"max_examples": 15, "derandomize": True, "database": None, "deadline": None, "phases": phases}
+        hypothesis.settings.register_profile("mutants", **options)
+        hypothesis.settings.load_profile("mutants")
 
 
-def first_ended(forks):
-    while True:
-        for fork in forks:
-            if fork.has_ended():
-                return fork
-        time.sleep(0.005)
+class Measured(Plugin):
+    """The seconds of each test, which tests do not pass, and which lines of a package each of them executes."""
 
-
-def in_fork(function, *, seconds, log):
-    """The exit code of a function in a process of its own, or None if it takes too long."""
-    return first_ended([Fork(function, seconds=seconds, log=log)]).code
-
-
-class Measured:
-    """A plugin of pytest: the seconds of each test, and which tests do not pass; coverage is told which one runs."""
-
-    def __init__(self, measuring):
-        self.measuring, self.seconds, self.failed = measuring, {}, set()
+    def __init__(self, package):
+        self.package, self.seconds, self.failed = package, {}, set()
+        self.coverage = coverage.Coverage(data_file=None, config_file=False, include=[f"{package}/*"], messages=False)
+        self.coverage.set_option("run:disable_warnings", ["no-data-collected", "module-not-measured"])
+        self.coverage.start()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
-        self.measuring.switch_context(item.nodeid)
+        name = name_of(item, self.package)
+        self.coverage.switch_context(name)
         start = time.process_time()
         try:
             return (yield)
         finally:
-            self.seconds[item.nodeid] = time.process_time() - start
-            self.measuring.switch_context(AT_IMPORT)
+            self.seconds[name] = time.process_time() - start
+            self.coverage.switch_context(AT_IMPORT)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item):
+        report = yield
+        if report.outcome != "passed":
+            self.failed.add(name_of(item, self.package))
+        return report
+
+    def found(self):
+        """What `Lines` reads, as JSON, of the tests that pass."""
+        self.coverage.stop()
+        names = [AT_IMPORT, *(name for name in self.seconds if name not in self.failed)]
+        numbers, data, lines = {name: number for number, name in enumerate(names)}, self.coverage.get_data(), {}
+        for file in data.measured_files():
+            tests_of_lines = data.contexts_by_lineno(file).items()
+            own = {line: [numbers[name] for name in found if name in numbers] for line, found in tests_of_lines}
+            lines[os.path.relpath(file, self.package)] = own
+        return json.dumps({"tests": names, "seconds": [self.seconds.get(name, 0.0) for name in names], "lines": lines})
+
+
+class Chosen(Plugin):
+    """Only these tests run, in this order, each for a limited time."""
+
+    def __init__(self, package, seconds):
+        self.package, self.seconds, self.ran, self.killer = package, seconds, [], None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items):
+        items[:] = [item for item in items if name_of(item, self.package) in self.seconds]
+        items.sort(key=lambda item: [*self.seconds].index(name_of(item, self.package)))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item):
+        self.ran.append(name_of(item, self.package))
+        signal.setitimer(signal.ITIMER_PROF, 30 + 10 * self.seconds[self.ran[-1]])  # it may also compile
 
     def pytest_runtest_logreport(self, report):
-        if report.outcome != "passed":
-            self.failed.add(report.nodeid)
+        if report.failed:
+            self.killer = self.ran[-1]
 
 
-def measure(package, test, file):
-    """Write the seconds of each test of a file that passes, and the tests that execute each line of the package."""
-    measuring = coverage.Coverage(data_file=None, config_file=False, include=[f"{package}/*"], messages=False)
-    measuring.set_option("run:disable_warnings", ["no-data-collected", "module-not-measured"])
-    measuring.start()
+def name_of(item, package):
+    """The name of a test; that of a doctest is the same in each copy of the package."""
+    if not item.path.is_relative_to(package):
+        return item.nodeid
+    return f"{item.path.relative_to(package)}::{item.nodeid.partition('::')[2]}"
+
+
+def run_task(package, files, seconds=None, to=None):
+    """Measure files of tests, or run some of their tests, whose seconds are given: print what fails, and what ran."""
+    resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
+    plugin = Measured(package) if seconds is None else Chosen(Path(package), seconds)
     importlib.import_module("rope_xp")  # as before other tests: it decides in which module pytest finds some doctests
-    plugin = Measured(measuring)
-    code = pytest.main([*OPTIONS, *options_of([test]), str(test)], plugins=[plugin])
-    measuring.stop()
-    data, lines = measuring.get_data(), {}
-    names = [AT_IMPORT, *(name for name in plugin.seconds if name not in plugin.failed)]
-    numbers = {name: number for number, name in enumerate(names)}
-    for each in data.measured_files():
-        tests_of_lines = data.contexts_by_lineno(each).items()
-        own = {line: [numbers[name] for name in found if name in numbers] for line, found in tests_of_lines}
-        lines[os.path.relpath(each, package)] = own
-    seconds = [round(plugin.seconds.get(name, 0.0), 4) for name in names]
-    file.write_text(json.dumps({"tests": names, "seconds": seconds, "lines": lines}))
-    return 0 if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) else 3
+    code = pytest.main([*OPTIONS, *["-x"] * (seconds is not None), *options_of(map(Path, files)), *files], [plugin])
+    if seconds is None:
+        Path(to).write_text(plugin.found())
+    else:
+        print(json.dumps([plugin.killer, plugin.ran]))
+    return code
+
+
+def in_process(folder=None, **task):
+    """`run_task` in a process of its own, where `folder` has the package: None if it takes too long."""
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    if folder is not None:
+        environment |= {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "numba")}
+    options = {"input": json.dumps(task), "env": environment, "text": True, "capture_output": True}
+    limit = 3000 if task.get("seconds") is None else 600 + 100 * sum(task["seconds"].values())
+    try:
+        return subprocess.run([sys.executable, "-P", __file__], timeout=limit, **options)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 class Lines:
@@ -344,93 +349,8 @@ def lines_that_differ(old, new):
     ]
 
 
-def changed_code(path, old, new):
-    """The code of functions that differs, before and after; None if a module or a class would run anew."""
-
-    def own(code):
-        constants = [repr(each) for each in code.co_consts if not isinstance(each, CodeType)]
-        return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-
-    def pairs(before, after):
-        yield before, after
-        inner = [[each for each in code.co_consts if isinstance(each, CodeType)] for code in (before, after)]
-        if len(inner[0]) == len(inner[1]):
-            for pair in zip(*inner):
-                yield from pairs(*pair)
-
-    found = []
-    for before, after in pairs(compile(old, path, "exec"), compile(new, path, "exec")):
-        of_function = before.co_flags & inspect.CO_OPTIMIZED
-        if (own(before) != own(after) and not of_function) or before.co_freevars != after.co_freevars:
-            return None
-        if before != after and of_function:
-            found.append((before, after))
-    return found
-
-
-def put_in_place(path, pairs):
-    """Give the functions of a module their changed code; whether there are such."""
-    functions = [each for each in gc.get_objects() if type(each) is FunctionType and each.__code__.co_filename == path]
-    found = [(each, after) for each in functions for before, after in pairs if each.__code__ == before]
-    for function, code in found:
-        function.__code__ = code
-    return bool(found)
-
-
-class Tested:
-    """A plugin of pytest that in place of all tests tests each mutant, in a fork; `tell` gets the outcomes."""
-
-    def __init__(self, package, mutants, tell, log):
-        self.package, self.mutants, self.tell, self.log, self.failed = package, mutants, tell, log, None
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_configure(self):
-        import hypothesis
-
-        hypothesis.settings.load_profile("mutants")  # the tests of triton load one with fewer examples for all
-
-    def pytest_runtest_logreport(self, report):
-        if report.failed:
-            self.failed = report.nodeid
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session):
-        if session.testsfailed:  # while tests were collected: a changed copy cannot be imported
-            raise session.Interrupted(f"{session.testsfailed} errors while collecting")
-        items = {item.nodeid: item for item in session.items}
-        # A mistake in a table may change which tests there are. Else, all that were measured must be here.
-        measured = {name for each in self.mutants if each["pairs"] or not each["texts"] for name in each["tests"]}
-        if lost := measured - items.keys():
-            raise pytest.UsageError(f"tests that were measured must be collected; {len(lost)} are not: {min(lost)}")
-        for file in {file for mutant in self.mutants for file in mutant["pairs"]}:
-            importlib.import_module(".".join(Path("rope_xp", file).with_suffix("").parts).removesuffix(".__init__"))
-        for mutant in self.mutants:
-            with tempfile.NamedTemporaryFile("r") as failed:
-                run = partial(self._test, mutant, items, Path(failed.name))
-                code = in_fork(run, seconds=60 + 10 * sum(mutant["tests"].values()), log=self.log)
-                others = "killed by time" if code is None else "killed by a crash"
-                self.tell(mutant, {0: "survived", 1: "killed", 4: "not in place"}.get(code, others), failed.read())
-        return True
-
-    def _test(self, mutant, items, failed):
-        if not all(put_in_place(str(self.package / file), pairs) for file, pairs in mutant["pairs"].items()):
-            return 4
-        if threads := sys.modules.get("rope_xp.arrays.threads"):
-            threads._forked.clear()  # else no test would use threads; none has run before the fork
-        names = [name for name in mutant["tests"] if name in items]
-        for name, following in zip(names, [*names[1:], None]):
-            # In a changed copy, a test also compiles.
-            signal.setitimer(signal.ITIMER_PROF, (5 if mutant["pairs"] else 30) + 10 * mutant["tests"][name])
-            item, nextitem = items[name], items.get(following)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
-            if self.failed is not None:
-                failed.write_text(self.failed)
-                return 1
-        return 0
-
-
 class Bench:
-    """The package, and a folder for what is measured of it and for results."""
+    """The package, and a folder for what is measured of it, for results, and for copies of the package."""
 
     def __init__(self, package, folder):
         self.package, self.folder = package, folder.resolve()
@@ -440,124 +360,98 @@ class Bench:
         for file, text in texts.items():
             if compiler := COMPILED.search(text):
                 self.compiled[compiler[1]].append(file)
-        self.results, self.log = self.folder / "results.jsonl", self.folder / f"log-{os.getpid()}"
-        self.progress = os.fdopen(os.dup(2), "w", buffering=1)  # processes that test have another standard error
+        self.results = self.folder / "results.jsonl"
+        self.copies = [self.folder / f"copy-{number}" for number in range(os.cpu_count())]  # with numba's cache of each
+        for folder in self.copies:
+            shutil.rmtree(folder / "rope_xp", ignore_errors=True)
+            shutil.copytree(package, folder / "rope_xp", ignore=shutil.ignore_patterns("*.pyc"))
 
     def measure(self, tests):
         """The lines of files of tests, measured where no earlier run has: one file for each processor at a time."""
-        measured, running = {}, {}
 
-        def end_one():
-            fork = first_ended(running)
-            test, log = running.pop(fork)
-            if fork.code != 0:
-                sys.exit(f"{test}: pytest did not run:\n{Path(log).read_text()[-3000:]}")
-            print(f"measured: {test}", file=self.progress)
-
-        for number, test in enumerate(tests):
+        def measured(test):
             key = _hash([self.sources, test.read_text()])
-            file = measured[test] = self.folder / f"{test.parent.name}-{test.stem}-{key}.json"
+            file = self.folder / f"{test.parent.name}-{test.stem}-{key}.json"
             if not file.exists():
-                if len(running) == os.cpu_count():
-                    end_one()
-                log = f"{self.log}-{number}"
-                running[Fork(partial(measure, self.package, test, file), seconds=3000, log=log)] = test, log
-        while running:
-            end_one()
-        return Lines(measured)
+                done = in_process(package=str(self.package), files=[str(test)], to=str(file))
+                if not file.exists():
+                    sys.exit(f"{test}: pytest did not run:\n{done.stdout[-3000:] if done else 'it takes too long'}")
+                print(f"measured: {test}", file=sys.stderr)
+            return file
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return Lines(dict(zip(tests, pool.map(measured, tests))))
 
     def test(self, mutants, lines, budget):
-        """Test mutants: their outcomes, by name. What an earlier run has killed by a test is not tested again."""
+        """Test mutants: their outcomes. What an earlier run has killed by a test is not tested again."""
         versions = set(lines.version_of_test.values())
-        known = {name: each for name, each in self._outcomes().items() if each["by"] and each["version"] in versions}
-        quick, slow = [], []
-        for mutant in mutants:
-            if mutant["name"] in known:
-                continue
-            pairs, names, anew = {}, set(), False
-            for file, text in mutant["texts"].items():
-                source, path = (self.package / file).read_text(), str(self.package / file)
-                found, at_import = lines.of(source, file, lines_that_differ(source, text))
-                pairs[file], compiler = changed_code(path, source, text), COMPILED.search(source)
-                if compiler and MACHINE_CODE.search(source):
-                    # Coverage sees such a line only in the test that compiles first, and in none if numba's cache has
-                    # the machine code: all tests of kernels count that the same compiler makes.
-                    found = set().union(*map(lines.of_file, self.compiled[compiler[1]]))
-                names |= found
-                anew |= at_import or pairs[file] is None or compiler is not None
-            tests = lines.fast(names, budget)
-            if anew:  # what runs at the import may matter in any test of the file
-                others = set().union(*map(lines.of_file, mutant["texts"])) - names
-                tests |= lines.fast(others, budget - sum(tests.values()))
-            (slow if anew else quick).append({**mutant, "tests": tests, "pairs": {} if anew else pairs})
-        tell = partial(self._tell, lines)
-        if quick:
-            run = partial(self._run, self.package, quick, lines, tell)
-            if in_fork(run, seconds=100_000, log=self.log) != 0:
-                sys.exit(f"pytest did not run:\n{self.log.read_text()[-3000:]}")
-            outcomes = self._outcomes()
-            slow += [{**each, "pairs": {}} for each in quick if outcomes[each["name"]]["outcome"] == "not in place"]
-        for mutant in slow:
-            self._test_copy(mutant, lines, tell)
+        known = {name for name, each in self._outcomes().items() if each["by"] and each["version"] in versions}
+        tested = [mutant for mutant in mutants if mutant["name"] not in known]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda mutant: self._test(mutant, self.tests_of(mutant, lines, budget), lines), tested))
         found = self._outcomes()
         results = [found[each["name"]] for each in mutants]
         if killers := {each["by"] for each in results if each["by"]}:
-            unchanged = {"name": "no mistake", "texts": {}, "pairs": {}, "tests": lines.fast(killers, float("inf"))}
-            self._test_copy(unchanged, lines, tell)
+            self._test({"name": "no mistake", "texts": {}}, lines.fast(killers, float("inf")), lines)
             if (found := self._outcomes()["no mistake"])["outcome"] != "survived":
                 sys.exit(f"the tests that fail with a mistake must pass without one; got {found}")
         return results
 
-    def _tell(self, lines, mutant, outcome, by):
+    def tests_of(self, mutant, lines, budget):
+        """The tests that run with a mutant, and their seconds."""
+        names, others = set(), set()
+        for file, text in mutant["texts"].items():
+            source = (self.package / file).read_text()
+            found, at_import = lines.of(source, file, lines_that_differ(source, text))
+            compiler = COMPILED.search(source)
+            if compiler and MACHINE_CODE.search(source):
+                # Coverage sees such a line only in the test that compiles first, and in none if numba's cache has the
+                # machine code: all tests of kernels count that the same compiler makes.
+                found = set().union(*map(lines.of_file, self.compiled[compiler[1]]))
+            names |= found
+            if at_import or compiler:  # what runs at the import may matter in any test of the file
+                others |= lines.of_file(file)
+        tests = lines.fast(names, budget)
+        return tests | lines.fast(others - names, budget - sum(tests.values()))
+
+    def _test(self, mutant, tests, lines):
+        """Test one mutant with a copy of the package that no other one has."""
+        folder = self.copies.pop()
+        for file, text in mutant["texts"].items():
+            (folder / "rope_xp" / file).write_text(text)
+        files = {str(lines.file_of_test[name]).replace(str(self.package), str(folder / "rope_xp")) for name in tests}
+        done = in_process(folder, package=str(folder / "rope_xp"), files=sorted(files), seconds=tests)
+        killer, ran = json.loads(done.stdout.splitlines()[-1]) if done and done.returncode >= 0 else (None, tests)
+        if not mutant["texts"] and len(ran) < len(tests):
+            sys.exit(f"tests that were measured must be found again; got {set(tests) - set(ran)}")
+        if killer is not None:
+            outcome = "killed"
+        elif done is None or done.returncode == -signal.SIGPROF:
+            outcome = "killed by time"
+        elif done.returncode < 0:
+            outcome = "killed by a crash"
+        else:  # a change in a table may leave no test
+            survived = done.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+            outcome = "survived" if survived else "killed at import"
         found = {name: mutant[name] for name in ("name", "file", "line", "before", "after") if name in mutant}
-        found |= {"outcome": outcome, "by": by, "version": lines.version_of_test.get(by), "sources": self.sources}
+        version = lines.version_of_test.get(killer)
+        found |= {"outcome": outcome, "by": killer, "version": version, "sources": self.sources}
         with open(self.results, "a") as file:
-            print(json.dumps(found), file=file)
-        print(f"{outcome:17} {mutant['name']}  {mutant.get('after', '')}", file=self.progress)
+            file.write(json.dumps(found) + "\n")
+        print(f"{outcome:17} {mutant['name']}  {mutant.get('after', '')}", file=sys.stderr)
+        for file in mutant["texts"]:
+            shutil.copy2(self.package / file, folder / "rope_xp" / file)  # with its time, for numba's cache
+        self.copies.append(folder)
 
     def _outcomes(self):
         """The last outcome of each mutant of these sources."""
         lines = self.results.read_text().splitlines() if self.results.exists() else []
         return {each["name"]: each for line in lines if (each := json.loads(line))["sources"] == self.sources}
 
-    def _run(self, package, mutants, lines, tell):
-        """Collect the files with the tests of mutants, and test each."""
-        files = sorted({lines.file_of_test[name] for mutant in mutants for name in mutant["tests"]})
-        plugin = Tested(package, mutants, tell, f"{self.log}-test")
-        return int(pytest.main([*OPTIONS, *options_of(map(Path, files)), *files], plugins=[plugin]))
-
-    def _test_copy(self, mutant, lines, tell):
-        """Test one mutant with a changed copy of the package."""
-        doctests = {name for name, file in lines.file_of_test.items() if self.package in Path(file).parents}
-        mutant = {**mutant, "tests": {name: each for name, each in mutant["tests"].items() if name not in doctests}}
-        with tempfile.TemporaryDirectory() as folder:
-            package = shutil.copytree(self.package, Path(folder, "rope_xp"), ignore=shutil.ignore_patterns("*.pyc"))
-            for file, text in mutant["texts"].items():
-                (package / file).write_text(text)
-
-            def run():
-                sys.path.insert(0, folder)
-                os.environ |= {"PYTHONPATH": folder, "NUMBA_CACHE_DIR": folder}
-                return self._run(package, [mutant], lines, tell)
-
-            code = in_fork(run, seconds=300 + 20 * sum(mutant["tests"].values()), log=self.log)
-        if code != 0:
-            tell(mutant, "killed by time" if code is None else "killed at import", "")
-
 
 def _hash(texts):
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def prepare():
-    """What all processes share: imports that take long, and hypothesis that repeats itself and keeps nothing."""
-    import array_api_strict  # noqa: F401
-    import hypothesis
-    import mpmath  # noqa: F401
-    import numba  # noqa: F401
-
-    sys.dont_write_bytecode = True
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]  # no time is spent on a smaller example
-    options = {"max_examples": 15, "derandomize": True, "database": None, "deadline": None, "phases": phases}
-    hypothesis.settings.register_profile("mutants", **options)
+if __name__ == "__main__":
+    sys.exit(run_task(**json.load(sys.stdin)))
