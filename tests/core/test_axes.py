@@ -109,6 +109,7 @@ def test_messages_say_which_shapes_fit():
         ((2, 3, 1), 2, (), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", "None"),
         ((2, 3, 1), 2, (2,), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", ":, None"),
         ((2, 3, 1), 2, (3, 1), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", ""),
+        ((2, 3, 0), 2, (2,), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=0 of x (seq_dim=2), or ", ""),
         ((), 0, (3, 1), "", ""),
     ]
     messages = []

@@ -25,13 +25,6 @@ def cells(*lines):
     return np.asarray(columns).reshape(-1, len(lines)).T
 
 
-def test_int64_coordinates_of_an_array_stay_int64(xp):
-    if "int64" in xp.integers and xp.name != "numpy":  # whose values are checked
-        result = grid(xp.array([2**40, 5], "int64"), 2)
-        assert xp.dtype_of(result) == "int64"
-        np.testing.assert_array_equal(xp.numpy(result), cells([2**40, 5], range(2)))
-
-
 def test_parts_of_any_kind_are_joined(xp):
     """Integers and reals are real, and parts of NumPy go with those of any library."""
     real = join(grid(2, like=xp.like()), 1, normalized(2, like=xp.like()))
