@@ -26,7 +26,7 @@ from pathlib import Path
 import coverage
 import hypothesis
 import pytest
-from cosmic_ray.ast import Visitor, get_ast
+from cosmic_ray.ast import get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 
@@ -45,12 +45,6 @@ LEFT_OUT = (
     *("RemoveDecorator", "VariableReplacer", "VariableInserter"),
     *(f"ReplaceComparisonOperator_{names}" for names in ("Eq_Is", "Is_Eq", "NotEq_IsNot", "IsNot_NotEq")),
 )
-# The types of nodes that the largest groups of operators mutate.
-NODES_OF = {
-    "ReplaceBinary": ("operator",),
-    "ReplaceComparison": ("comparison",),
-    "ReplaceUnary": ("factor", "not_test"),
-}
 # Modules that a compiler reads, and those of them that write machine code when a function is compiled.
 COMPILED = re.compile(r"^(?:import|from) (numba|triton)\b", re.M)
 MACHINE_CODE = re.compile(r"^(?:import|from) llvmlite\b", re.M)
@@ -66,19 +60,11 @@ def options_of(tests):
     return [f"--xp={name}" for name in sorted(names)]  # a library named twice would have its tests under other names
 
 
-class Places(Visitor):
-    """Where each operator can mutate a file, in cosmic-ray's own order of occurrences."""
-
-    def __init__(self, operators):
-        self.operators = operators
-        self.found = {name: [] for name in operators}
-
-    def visit(self, node):
-        for name, operator in self.operators.items():
-            # Two hundred operators ask each node; most of them only care for one type.
-            if node.type in NODES_OF.get(name.partition("Operator_")[0], (node.type,)):
-                self.found[name] += (start for start, _ in operator.mutation_positions(node))
-        return node
+def nodes_in(node):
+    """A node and all nodes in it, in the order in which cosmic-ray counts occurrences."""
+    yield node
+    for child in getattr(node, "children", ()):
+        yield from nodes_in(child)
 
 
 def left_out(source):
@@ -95,10 +81,9 @@ def left_out(source):
 def places_in(package, file, operators):
     """Each place of a file with the mutants that can stand there: file, operator, occurrence and line."""
     source = (package / file).read_text()
-    visitor, spans = Places(operators), list(left_out(source))
-    visitor.walk(get_ast(source))
-    places = defaultdict(list)
-    for name, found in visitor.found.items():
+    nodes, spans, places = [*nodes_in(get_ast(source))], [*left_out(source)], defaultdict(list)
+    for name, operator in operators.items():
+        found = (start for node in nodes for start, _ in operator.mutation_positions(node))
         for occurrence, place in enumerate(found):
             if not any(start <= place < end for start, end in spans):
                 places[place].append({"file": file, "operator": name, "occurrence": occurrence, "line": place[0]})

@@ -57,28 +57,6 @@ print(json.dumps(found))
 """
 
 
-def docstring_of(node):
-    """The docstring of a module, a class or a function, as a node; None if it has none."""
-    is_documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
-        node, clean=False
-    )
-    return node.body[0] if is_documented else None
-
-
-def annotations_of(tree):
-    """All annotations of a module."""
-    for node in ast.walk(tree):
-        for name in ("annotation", "returns"):
-            if getattr(node, name, None) is not None:
-                yield getattr(node, name)
-
-
-def is_small(node):
-    """Whether a function has a body under five lines."""
-    body = node.body[1:] if docstring_of(node) else node.body
-    return bool(body) and body[-1].end_lineno - body[0].lineno + 1 < 5
-
-
 def measured():
     """The counts of the package."""
     files = sorted(PACKAGE.rglob("*.py"))
@@ -87,20 +65,22 @@ def measured():
     mentions, small = collections.Counter(), []
     for file in files:
         text = file.read_text()
-        tree = ast.parse(text)
-        documented = set()
-        for node in ast.walk(tree):
-            if string := docstring_of(node):
-                documented |= set(range(string.lineno, string.end_lineno + 1))
-        lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        of_code = [line for number, line in lines if number not in documented and not line.startswith("#")]
+        nodes = [*ast.walk(ast.parse(text))]
+        documented = [node for node in nodes if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
+        docstrings = [node.body[0] for node in documented if ast.get_docstring(node, clean=False)]
+        of_docstrings = {line for each in docstrings for line in range(each.lineno, each.end_lineno + 1)}
+        lines = [line.strip() for number, line in enumerate(text.split("\n"), 1) if number not in of_docstrings]
+        of_code = [line for line in lines if line and not line.startswith("#")]
+        annotations = [getattr(node, name, None) for node in nodes for name in ("annotation", "returns")]
+        parts = [part for each in filter(None, annotations) for part in ast.walk(each)]
         found["lines of code"] += len(of_code)
-        found["lines of docstrings"] += len(documented)
-        found["Any in annotations"] += sum(
-            getattr(part, "id", None) == "Any" for each in annotations_of(tree) for part in ast.walk(each)
-        )
+        found["lines of docstrings"] += len(of_docstrings)
+        found["Any in annotations"] += sum(getattr(part, "id", None) == "Any" for part in parts)
         mentions.update(re.findall(r"\w+", "\n".join(of_code)))
-        small += [node for node in tree.body if isinstance(node, ast.FunctionDef) and is_small(node)]
+        for node in nodes[0].body:
+            body = [each for each in getattr(node, "body", []) if each not in docstrings]
+            if isinstance(node, ast.FunctionDef) and body and body[-1].end_lineno - body[0].lineno < 4:
+                small.append(node)
     found["names of modules that occur twice"] = sum(count > 1 for count in names.values())
     found["small functions called once"] = sum(
         each.name.startswith("_") and mentions[each.name] == 2 and not each.decorator_list for each in small

@@ -265,7 +265,7 @@ def test_modes_see_the_operations(by):
 def test_no_ambient_state_changes_a_bit(by):
     large, where = random(2, 257, 8, 130), torch.arange(257) * 4095
     rope = RotaryEmbedding(head_dim=130, layout="half", base=1e4, kernel=by)
-    sincos, threads = rope.sincos(where), torch.get_num_threads()
+    sincos = rope.sincos(where)
 
     def calls():
         given = {dtype: large.to(dtype, copy=True) for dtype in (torch.float32, torch.bfloat16)}
@@ -281,18 +281,18 @@ def test_no_ambient_state_changes_a_bit(by):
     ):
         with context:
             assert_same(calls(), truths, 0)
-    torch.use_deterministic_algorithms(True)
-    torch.set_float32_matmul_precision("medium")
-    torch.set_num_threads(1)
-    try:
-        for dtype in (torch.float64, torch.bfloat16):
-            torch.set_default_dtype(dtype)
+    for change, value, usual in (
+        (torch.use_deterministic_algorithms, True, False),
+        (torch.set_float32_matmul_precision, "medium", "highest"),
+        (torch.set_num_threads, 1, torch.get_num_threads()),
+        (torch.set_default_dtype, torch.float64, torch.float32),
+        (torch.set_default_dtype, torch.bfloat16, torch.float32),
+    ):
+        change(value)
+        try:
             assert_same(calls(), truths, 0)
-    finally:
-        torch.use_deterministic_algorithms(False)
-        torch.set_float32_matmul_precision("highest")
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(torch.float32)
+        finally:
+            change(usual)
 
 
 @pytest.mark.parametrize("by", ["reference", *KERNELS])
