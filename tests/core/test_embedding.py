@@ -6,6 +6,7 @@ import inspect
 import pickle
 import re
 from functools import partial
+from itertools import product
 
 import numpy as np
 import oracle
@@ -30,39 +31,26 @@ MAGNITUDES = {
     "given": {"attention_factor": 2.0},
     "of a square beyond float32": {"attention_factor": 1e25},
     "of a square below float32": {"attention_factor": 1e-25},
+    "of each position": {"attention_factor": 1.25, "xpos": XPos(scale_base=64.0, centre=3)},  # 2**-64 to 2**64
 }
 
 
 @pytest.mark.parametrize("m", MAGNITUDES)
 def test_inverse_and_transpose_of_scaled_tables(xp, m):
-    """The inverse divides by the magnitude that tables carry, the transpose multiplies by it again."""
-    rope, where = embedding(**MAGNITUDES[m]), xp.array([3, 0, 100_003, -7, 1], "int32")
-    plain = embedding(base=None, inv_freq=rope.inv_freq)
-    assert rope.attention_factor != 1.0
-    for dtype in set(xp.floats) & {"float32", "float64"}:
+    """The inverse divides by the magnitudes that tables carry, the transpose multiplies by them again."""
+    rope, where = embedding(**MAGNITUDES[m]), xp.array([-2500, 0, 3, 2800, 700], "int32")
+    roles = (None,) if rope.xpos is None else ("query", "key")
+    for dtype, role in product(set(xp.floats) & {"float32", "float64"}, roles):
         x = xp.random(2, 5, 3, 14, dtype=dtype)
-        sincos, of_plain = (each.sincos(where, like=x) for each in (rope, plain))
-        y = rope.rotate(x, sincos, seq_dim=1)
-        assert_numbers(xp, rope.rotate(y, sincos, seq_dim=1, inverse=True), x, 2 * ATOL)
-        transposed = xp.numpy(rope.rotate(x, sincos, seq_dim=1, transpose=True)) / rope.attention_factor
-        assert_numbers(xp, plain.rotate(x, of_plain, seq_dim=1, inverse=True), transposed, 2 * ATOL)
+        sincos = rope.sincos(where, like=x, role=role)
+        rotate = partial(rope.rotate, sincos=sincos, seq_dim=1)
+        y, magnitudes = rotate(x), np.tile(np.hypot(*map(xp.numpy, sincos)), 2)[:, None, :]
+        assert_numbers(xp, rotate(y, inverse=True), x, 2 * ATOL)
+        transposed, inverted = xp.numpy(rotate(x, transpose=True)), xp.numpy(rotate(x, inverse=True))
+        np.testing.assert_allclose(inverted * magnitudes, transposed / magnitudes, rtol=0, atol=2 * ATOL)
         if xp.name in ("numpy", "torch"):
             rope.rotate_inplace(y, sincos=sincos, positions=xp.array(np.arange(5), "int32"), seq_dim=1, inverse=True)
             assert_numbers(xp, y, x, 2 * ATOL)
-
-
-def test_inverse_of_tables_that_grow(xp):
-    """With xpos each table is undone by its own magnitudes, of queries and of keys, whose squares leave float32."""
-    rope, x = embedding(xpos=XPos(scale_base=64.0, centre=3), attention_factor=1.25), xp.random(2, 5, 3, 14)
-    for role in ("query", "key"):
-        sincos = rope.sincos(xp.array([-2500, 0, 3, 2800, 700], "int32"), like=x, role=role)
-        grown = np.hypot(*map(xp.numpy, sincos))
-        assert grown.max() > 2.0**64 and grown.min() < 2.0**-64
-        rotate = partial(rope.rotate, sincos=sincos, seq_dim=1)
-        assert_numbers(xp, rotate(rotate(x), inverse=True), x, 2 * ATOL)
-        transposed, inverted = xp.numpy(rotate(x, transpose=True)), xp.numpy(rotate(x, inverse=True))
-        grown = np.concatenate([grown, grown], axis=-1)[:, None, :]
-        np.testing.assert_allclose(inverted * grown, transposed / grown, rtol=0, atol=2 * ATOL)
 
 
 @pytest.mark.parametrize(
