@@ -256,16 +256,20 @@ def test_outside_jit_it_is_one_program_and_inside_none_of_its_own():
     assert names <= {"reshape", "unstack", "stack", "mul", "add", "sub"}
 
 
-def test_outside_jit_tables_are_one_program_with_the_same_bits_each_time():
-    rope, where = RotaryEmbedding(head_dim=22, layout="half", base=7.0, attention_factor=1.3), jnp.arange(-5, 8)
-    before = kernel.exact_tables._cache_size()
-    found = [rope.sincos(where) for _ in range(3)]
+def test_tables_are_one_program_exact_and_have_the_same_bits_each_time():
+    """Outside `jax.jit` and inside, for all positions at once or for a few."""
+    rope = RotaryEmbedding(head_dim=22, layout="half", base=7.0, attention_factor=1.3)
+    where = np.append([3, -7, 2**31 - 1], np.random.default_rng(0).integers(-(2**31), 2**31, 97)).astype(np.int32)
+    before, jitted = kernel.exact_tables._cache_size(), jax.jit(rope.sincos)
+    found = [rope.sincos(jnp.asarray(where)) for _ in range(3)]
     assert kernel.exact_tables._cache_size() <= before + 2  # the first call applies the factor outside the program
-    truth = oracle.sin_cos(np.arange(-5, 8), oracle.geometric(7.0, 22))
-    for tables_ in (*found, jax.jit(rope.sincos)(where)):
-        for table, first, right in zip(tables_, found[0], truth, strict=True):
+    truth = oracle.sin_cos(where, oracle.geometric(7.0, 22))
+    for table, right in zip(found[0], truth, strict=True):
+        assert np.abs(np.asarray(table) - 1.3 * right).max() <= 1.3 * 2e-7
+    parts = [jitted(where[start:stop]) for start, stop in [(0, 17), (17, 18), (18, 100)]]
+    for tables_ in (*found[1:], jitted(where), map(np.concatenate, zip(*parts))):
+        for table, first in zip(tables_, found[0], strict=True):
             np.testing.assert_array_equal(table, first)
-            assert np.abs(np.asarray(table) - 1.3 * right).max() <= 1.3 * 2e-7
 
 
 def test_outside_jit_positions_give_the_bits_of_their_tables():
