@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from refusals import CALLS, ON_HOST, OTHERS, X, cases, public_functions
+from refusals import CALLS, ON_HOST, OTHERS, X, assert_plain_results, cases, public_functions, subclasses
 
 from rope_xp import RotaryEmbedding, rotate_half
 
@@ -70,13 +70,8 @@ def test_what_is_more_than_numbers_is_refused(kind):
 
 @pytest.mark.parametrize("kind", ACCEPTED)
 def test_numbers_count_wherever_they_lie(kind, tmp_path):
-    for name, _, plain, call in CASES:
-        result, truth = call(ACCEPTED[kind](plain, tmp_path), np.array), call(plain.copy(), np.array)
-        for one, other in zip(result, truth, strict=True) if isinstance(truth, tuple) else [(result, truth)]:
-            assert one.dtype.name == other.dtype.name, name
-            # Another kernel, which serves this memory, may round products of numbers below 8 otherwise.
-            atol = 8 * 2.0**-23 if one.dtype.kind == "f" else 0
-            np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=name)
+    # Another kernel, which serves this memory, may round products of numbers below 8 otherwise.
+    assert_plain_results(CASES, lambda plain: ACCEPTED[kind](plain, tmp_path), np.array, atol=8 * 2.0**-23)
 
 
 def test_what_a_file_gives_lies_in_memory(tmp_path):
@@ -89,12 +84,7 @@ def test_every_public_function_is_here():
 
 
 def test_every_subclass_of_numpy_is_refused_but_files():
-    def below(kind):
-        for each in type.__subclasses__(kind):
-            yield each
-            yield from below(each)
-
-    theirs = {kind.__name__ for kind in below(np.ndarray) if kind.__module__.partition(".")[0] == "numpy"}
+    theirs = {kind.__name__ for kind in subclasses(np.ndarray) if kind.__module__.partition(".")[0] == "numpy"}
     # Of strings and of single records, which no rotation takes.
     assert theirs - {"chararray", "MaskedConstant", "mvoid"} == {"MaskedArray", "matrix", "memmap", "recarray"}
     with pytest.raises(TypeError, match="MaskedConstant"):

@@ -167,6 +167,24 @@ def cases(*tables):
     return [(f"{name}: {rest[0]}", *rest) for table in tables for name, rows in table.items() for rest in rows]
 
 
+def subclasses(kind):
+    """All classes below a class."""
+    for each in type.__subclasses__(kind):
+        yield each
+        yield from subclasses(each)
+
+
+def assert_plain_results(cases, change, make, atol, numbers=lambda x: x):
+    """A call gives the same with an array that `change` makes of a plain one. `atol` is for real results."""
+    for name, _, plain, call in cases:
+        results = [call(given, make) for given in (change(plain), make(plain))]
+        results = [map(numbers, each if isinstance(each, tuple) else (each,)) for each in results]
+        for one, other in zip(*results, strict=True):
+            assert one.dtype.name == other.dtype.name, name
+            limit = atol if one.dtype.kind == "f" else 0
+            np.testing.assert_allclose(one, other, rtol=0, atol=limit, err_msg=name)
+
+
 def public_functions():
     """The names of all functions of the package, and the methods of its class."""
     found = {name for name in rope_xp.__all__ if inspect.isfunction(getattr(rope_xp, name))}

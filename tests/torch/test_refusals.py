@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from refusals import CALLS, cases
+from refusals import CALLS, assert_plain_results, cases, subclasses
 from torch.masked import masked_tensor
 
 CASES = cases(CALLS)
@@ -54,7 +54,7 @@ def make(values):
 
 
 def numbers(x):
-    return [each.as_subclass(torch.Tensor).resolve_neg().numpy() for each in (x if isinstance(x, tuple) else (x,))]
+    return x.as_subclass(torch.Tensor).resolve_neg().numpy()
 
 
 @pytest.mark.filterwarnings("ignore")  # of prototypes
@@ -69,21 +69,12 @@ def test_what_is_more_than_numbers_is_refused(kind):
 
 @pytest.mark.parametrize("kind", ACCEPTED)
 def test_what_is_numbers_gives_the_plain_result(kind):
-    for name, _, plain, call in CASES:
-        results = (numbers(call(each, make)) for each in (ACCEPTED[kind](make(plain)), make(plain)))
-        for one, other in zip(*results, strict=True):
-            assert one.dtype == other.dtype, name
-            # Another kernel, and other tables, within 2e-7 of the truth as well, for numbers below 8.
-            atol = 8 * (2.0**-23 + 4e-7) if one.dtype.kind == "f" else 0
-            np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=name)
+    # Another kernel, and other tables, within 2e-7 of the truth as well, for numbers below 8.
+    atol = 8 * (2.0**-23 + 4e-7)
+    assert_plain_results(CASES, lambda plain: ACCEPTED[kind](make(plain)), make, atol, numbers)
 
 
 def test_every_subclass_of_torch_is_decided_on():
-    def below(kind):
-        for each in type.__subclasses__(kind):
-            yield each
-            yield from below(each)
-
     refused = {"MaskedTensor", "NestedTensor", "UninitializedParameter", "UninitializedBuffer"}
     refused |= {f"SparseSemiStructuredTensor{each}" for each in ("", "CUTLASS", "CUSPARSELT")}
     accepted = {"Parameter", "Buffer", "FakeTensor", "FunctionalTensor", "TwoTensor"}
@@ -91,5 +82,5 @@ def test_every_subclass_of_torch_is_decided_on():
     accepted |= {"LoggingTensor", "LoggingTensorReentrant"}  # of torch's own tests
     # Of torch's own machinery, which lets through the operations that it knows.
     accepted |= {"ExpandedWeight", "FlatParameter", "LocalTensor", "ShardedTensor", "ShardedTensorBase"}
-    theirs = {kind.__name__ for kind in below(torch.Tensor) if kind.__module__.partition(".")[0] == "torch"}
+    theirs = {kind.__name__ for kind in subclasses(torch.Tensor) if kind.__module__.partition(".")[0] == "torch"}
     assert refused <= theirs <= refused | accepted
