@@ -507,7 +507,7 @@ class RotaryEmbedding:
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
         """Move rotated keys, such as those of a cache, by `delta` positions.
 
-        Rotated keys contain the attention factor already. It is not applied again.
+        The attention factor is not applied again. In 16 bits, each shift rounds the keys: shift rarely, by many tokens.
 
         Parameters
         ----------
