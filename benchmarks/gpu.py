@@ -64,8 +64,8 @@ NOTES = (
     "bandwidth that the rotation reaches, as a share of clone's (in place: of copy's). In 16 bits, transformers and "
     "flash-attn compute in that dtype; all others compute in float32 and round once. With the backward pass, and for "
     "JAX, Python takes longer than the device, so those times are of the host. Width 128, 32 heads of q and 8 of k: "
-    "prefill is one sequence of 2,048 tokens, long one of 8,192, decode one token of each of 8 sequences. tables: given; "
-    "rows: of given tables, selected by positions; positions: alone."
+    "prefill is one sequence of 2,048 tokens, long one of 8,192, decode one token of each of 8 sequences. tables: "
+    "given; rows: of given tables, selected by positions; positions: alone."
 )
 DRY_NOTE = "A dry run on the CPU in Triton's interpreter: figures have no meaning. "
 
