@@ -159,20 +159,22 @@ def filled(number: float, ndim: int, *, like: Any, dtype: Any) -> Any:
 # A copy from the host waits for the device, and a CUDA graph cannot capture it. A graph that was captured holds only
 # the addresses of numbers, so the owner of the graph must also hold the owner of the numbers.
 _numbers_on_devices: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+_WITHOUT_COPIES = ("cpu", "meta")
 
 
 def constant(owner: object, numbers: Any, *, like: Any, dtype: Any) -> Any:
     """`from_numbers`, for the only numbers of an owner with this dtype; copied to a GPU once, while the owner lives."""
-    if not is_torch(like) or is_traced() or like.device.type in ("cpu", "meta"):
+    if not is_torch(like) or is_traced() or like.device.type in _WITHOUT_COPIES:
         return from_numbers(numbers, like=like, dtype=dtype)
-    kept, key = _numbers_on_devices.setdefault(owner, {}), (dtype, like.device)
-    if key not in kept:
-        torch = sys.modules["torch"]
+    torch, kept, key = sys.modules["torch"], _numbers_on_devices.setdefault(owner, {}), (dtype, like.device)
+    is_plain = type(like) in (torch.Tensor, torch.nn.Parameter)  # fake and sharded tensors mix with no plain ones
+    if not is_plain or key not in kept:
         with torch.inference_mode(False):
             array = from_numbers(numbers, like=like, dtype=dtype)
-        if type(array) is not torch.Tensor:  # of a mode that intercepts operations, or of a sharded array
+        # A mode may intercept operations, and transforms wrap what is made during them.
+        if not is_plain or type(array) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(array):
             return array
-        kept[key] = array
+        kept.setdefault(key, array)  # the same for all threads
     return kept[key]
 
 

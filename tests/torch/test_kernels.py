@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transforms import TRANSFORMS, dual, loss
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, fixed_pos_embedding
-from rope_xp.arrays import memory
+from rope_xp.arrays import libraries, memory
 
 random = LIBRARIES["torch"].random
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
@@ -420,3 +420,27 @@ def test_float16_of_numpy_where_the_processor_flushes_small_numbers_to_zero():
         assert (call() == expected).all()
     finally:
         torch.set_flush_denormal(False)
+
+
+def test_numbers_that_are_kept_on_a_device_are_plain(monkeypatch):
+    """A transform wraps what is made during it, and fake tensors do not mix with plain ones."""
+    monkeypatch.setattr(libraries, "_WITHOUT_COPIES", ())  # what a GPU keeps
+    rope = RotaryEmbedding(head_dim=8, layout="half", base=10_000.0, kernel="reference")
+    where, kept = torch.arange(5.0), libraries._numbers_on_devices
+    truth = rope.replace().sincos(where)
+    for transform in (torch.func.grad, torch.func.functionalize):
+        transform(lambda where: rope.sincos(where).sin.sum())(where)
+        (row,) = rope._frequencies.rows
+        assert not kept[row]
+        with FakeTensorMode():
+            assert rope.sincos(torch.arange(5.0)).sin.shape == (5, 4)
+        assert not kept[row]
+    for _ in range(2):
+        for found, table in zip(rope.sincos(where), truth, strict=True):
+            assert torch.equal(found, table)
+        words = list(kept[row].values())
+        assert words and all(each.data_ptr() for each in words)  # those of transforms have no memory
+        with FakeTensorMode():
+            assert isinstance(rope.sincos(torch.arange(5.0)).sin, FakeTensor)
+        torch.func.grad(lambda where: rope.sincos(where).sin.sum())(where)
+        assert all(one is other for one, other in zip(kept[row].values(), words))
