@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
 from rope_xp.arrays import checks, exact_phases
@@ -128,8 +129,8 @@ def _start(
                 found[(*grid, 1, 1)](*arguments, *constants)
                 return
             found = kernel[grid](*arguments, **options)
-            # AMD's compiler also asks for sizes.
-            if type(kernel) is triton.JITFunction and found is not None and torch.version.hip is None:
+            # AMD's compiler also asks for sizes. A kernel that is compiled in another thread is not launched so.
+            if isinstance(found, CompiledKernel) and torch.version.hip is None:
                 compiled[key] = found, [options[name] for name in kernel.arg_names[len(arguments) :]]
     except Exception as problem:  # from Triton, its compilers, its disk cache, or the driver
         raise faults.LaunchError(faults.reason(problem)) from None
