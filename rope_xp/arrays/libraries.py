@@ -157,8 +157,10 @@ def filled(number: float, ndim: int, *, like: Any, dtype: Any) -> Any:
 
 
 # A copy from the host waits for the device, and a CUDA graph cannot capture it. A graph that was captured holds only
-# the addresses of numbers, so the owner of the graph must also hold the owner of the numbers.
+# the addresses of numbers, so the owner of the graph must also hold an embedding. Functions that take no embedding
+# forget their frequencies at some time: numbers that a call reads while it is captured live as long as the process.
 _numbers_on_devices: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+_captured: set[object] = set()
 _WITHOUT_COPIES = ("cpu", "meta")
 
 
@@ -175,6 +177,8 @@ def constant(owner: object, numbers: Any, *, like: Any, dtype: Any) -> Any:
         if not is_plain or type(array) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(array):
             return array
         kept.setdefault(key, array)  # the same for all threads
+    if like.is_cuda and torch.cuda.is_current_stream_capturing():
+        _captured.add(kept[key])
     return kept[key]
 
 

@@ -1,5 +1,6 @@
 """The Triton kernel, on a GPU where one is at hand and else in Triton's interpreter, against complex numbers."""
 
+import gc
 import io
 import textwrap
 from functools import partial
@@ -21,9 +22,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from transforms import TRANSFORMS
 
-from rope_xp import RotaryEmbedding, XPos
+from rope_xp import RotaryEmbedding, XPos, sinusoidal_pos_embedding
 from rope_xp.arrays import exact_phases
-from rope_xp.kernels import reference, triton_kernel
+from rope_xp.kernels import angles, reference, triton_kernel
 from rope_xp.kernels import triton as kernel
 from rope_xp.kernels.reference import Rotation
 
@@ -551,6 +552,23 @@ def test_a_replayed_graph_follows_positions(layout):
         where.copy_(torch.arange(5, device=DEVICE) + offset)
         graph.replay()
         assert_same(rotated, rope(q, k, positions=where.clone(), seq_dim=1), 0)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="only a GPU has graphs")
+def test_a_replayed_graph_outlives_frequencies_that_are_forgotten():
+    """Those of functions that take no embedding are kept in a cache, which is cleared when it is full."""
+    where = arange(5)
+    call = lambda: sinusoidal_pos_embedding(where, 14)  # noqa: E731
+    truth, graph = call(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        encoded = call()
+    angles._FREQUENCIES.clear()
+    gc.collect()
+    others = [torch.full((count,), -1, device=DEVICE) for count in range(1, 257)]  # in memory that is free again
+    encoded.zero_()
+    graph.replay()
+    assert_same(encoded, truth, 0)
+    assert len(others) == 256
 
 
 @pytest.mark.skipif(not ON_GPU, reason="Triton compiles for the alignment of a GPU's memory")
