@@ -185,6 +185,10 @@ def _tables_by_triton(positions: Any, frequencies: exact_phases.Frequencies, sca
     return program if is_named or program is None else TablesWithFallback(program, frequencies, scale)
 
 
+def interprets_triton(x: Array) -> bool:  # Triton then takes tensors in host memory
+    return libraries.is_torch(x) and "host memory" in getattr(_kernel_module("triton"), "MEMORY_KINDS", ())
+
+
 def host_view(x: Any) -> Any:
     """`x` as a NumPy array of the same memory; None if `x` is not plain numbers in host memory."""
     if libraries.is_host(x):

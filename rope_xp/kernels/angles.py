@@ -244,7 +244,7 @@ def _tables(
         terms = frequencies.terms(libraries.astype(positions, xp.float32))
         angle = reduce(add, [columns * row.values(like=columns, dtype=xp.float32) for columns, row in terms])
         return libraries.astype(xp.sin(angle), dtype), libraries.astype(xp.cos(angle), dtype)
-    if kernel not in ("reference", "triton") and frequencies.are_floats and not in_float64:
+    if kernel != "reference" and frequencies.are_floats and not in_float64:
         tables = _host_tables(positions, frequencies, kernel)
         if tables is not None:
             return tables
@@ -259,7 +259,7 @@ def _tables(
 
 def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel: Kernel) -> tuple[Any, Any] | None:
     numbers = kernels.host_view(positions)
-    if numbers is None:
+    if numbers is None or (kernel == "triton" and kernels.interprets_triton(positions)):
         return None
     # Real positions: whole numbers give the same bits as integers.
     whole, fractions = blocked.integers_and_fractions(numbers)

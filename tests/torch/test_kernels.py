@@ -20,7 +20,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transforms import TRANSFORMS, dual, loss
 
-from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, fixed_pos_embedding
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, fixed_pos_embedding, kernels
 from rope_xp.arrays import libraries, memory
 
 random = LIBRARIES["torch"].random
@@ -444,3 +444,12 @@ def test_numbers_that_are_kept_on_a_device_are_plain(monkeypatch):
             assert isinstance(rope.sincos(torch.arange(5.0)).sin, FakeTensor)
         torch.func.grad(lambda where: rope.sincos(where).sin.sum())(where)
         assert all(one is other for one, other in zip(kept[row].values(), words))
+
+
+def test_tables_on_the_processor_are_fast_by_each_kernel(monkeypatch):
+    """Also by one that rotates only on a GPU: operations of PyTorch would take a hundred times as long."""
+    monkeypatch.setattr(kernels, "exact_tables", None)  # those operations
+    for where in (torch.arange(5), torch.arange(5.0)):
+        rope = RotaryEmbedding(head_dim=8, layout="half", base=10_000.0)
+        for found, table in zip(rope.replace(kernel="triton").sincos(where), rope.sincos(where), strict=True):
+            assert torch.equal(found, table)
