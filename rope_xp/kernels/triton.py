@@ -124,13 +124,14 @@ def _start(
             # Triton takes 27 us to find out that it has compiled a kernel for such arguments (an H100's host, Triton
             # 3.6). All that it compares is the same in each start of a launch, but for these facts.
             key = (tensors[0].device.index, *[each.data_ptr() % 16 == 0 for each in tensors])
-            if key in compiled:
+            is_own = type(kernel) is triton.JITFunction  # nothing wraps it
+            if is_own and key in compiled:
                 found, constants = compiled[key]
                 found[(*grid, 1, 1)](*arguments, *constants)
                 return
             found = kernel[grid](*arguments, **options)
             # AMD's compiler also asks for sizes. A kernel that is compiled in another thread is not launched so.
-            if isinstance(found, CompiledKernel) and torch.version.hip is None:
+            if is_own and isinstance(found, CompiledKernel) and torch.version.hip is None:
                 compiled[key] = found, [options[name] for name in kernel.arg_names[len(arguments) :]]
     except Exception as problem:  # from Triton, its compilers, its disk cache, or the driver
         raise faults.LaunchError(faults.reason(problem)) from None
