@@ -233,16 +233,22 @@ def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: Embed
     pair = buffer.first_difference(expected)
     if pair is None:
         return []
-    scaling = "" if embedding.scaling is None else f" and {type(embedding.scaling).__name__}"
     found = buffer.inv_freq
     numbers = f"{len(found)} pairs against {len(expected)}"
     if pair < min(len(found), len(expected)):
         numbers = f"pair {pair} has {found[pair]:.6g} against {expected[pair]:.6g} radians per token"
+    scaling = [] if embedding.scaling is None else [type(embedding.scaling).__name__]
+    # A base that the config states may have another assumption, such as which model it is of.
+    of_base = (each.source for each in embedding._provenance.defaults if each.row == "frequencies")
+    default = next((source for source in of_base if source.startswith("default of ")), "")
+    says, used = f"says {' and '.join([_words_of(embedding.base), *scaling])}", config_name
+    if default:
+        says = f"states {' and '.join([*scaling, 'no base'])}, so the {default}, {embedding.base:,.10g}, is read"
+        used = "this default, too"
     end = " An engine that loads the buffer computes other angles."
     if name.endswith("rotary_emb.inv_freq"):
-        end = f" transformers 5 ignores the buffer and uses {config_name}.{end}"
-    stated = f"{_words_of(embedding.base)}{scaling}"
-    return [f"{name} has {_words_of(buffer.base)}. {config_name} says {stated}: {numbers}.{end}"]
+        end = f" transformers 5 ignores the buffer and uses {used}.{end}"
+    return [f"{name} has {_words_of(buffer.base)}. {config_name} {says}: {numbers}.{end}"]
 
 
 def _shown(name: str) -> str:
