@@ -10,6 +10,7 @@ import numpy as np
 from rope_xp.arrays import checks
 from rope_xp.description import properties
 from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
+from rope_xp.provenance import STAYS
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import Lengths, is_scaled, lengths_of
 from rope_xp.types import Embedding
@@ -170,11 +171,11 @@ def with_scaling(rope: Embedding, extended: int | None) -> str:
     """What training with the scaling, after training before it, has or may have shown."""
     provenance, rule = rope._provenance, rope.scaling
     stated = provenance.max_position_embeddings
-    if provenance.extended:
+    if provenance.extended and not provenance.extended.endswith(STAYS):
         return "The scaling was added by extend: the model has not seen it in training, unless you train it further."
     if isinstance(rule, DynamicNTKScaling):
         return "Dynamic NTK scales only sequences that are longer than those of training."
-    if stated is None:
+    if stated is None or provenance.extended:
         return "A model that was trained with this scaling has seen more angles."
     if extended is not None and stated < extended:
         return (

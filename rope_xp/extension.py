@@ -18,7 +18,7 @@ from rope_xp.frequencies import (
     Scaling,
     YarnScaling,
 )
-from rope_xp.provenance import Provenance, with_provenance
+from rope_xp.provenance import STAYS, Provenance, with_provenance
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import lengths_of
 from rope_xp.types import Embedding, Values
@@ -119,8 +119,11 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
 def extended(rope: Embedding, rule: str, trained: int, to: int, options: Values) -> Any:
     result = unscaled(rope).replace(scaling=_scaling(rope.scaling, rule, trained, to, options))
     before: Provenance = rope._provenance
-    replaced = replaced_scaling(rope)
-    removed = "" if rope.scaling is None else f". Its scaling was removed first: {rope.scaling.describe()}"
+    replaced, removed = replaced_scaling(rope, result), ""
+    if result == rope and not before.extended:
+        removed = STAYS
+    elif rope.scaling is not None:
+        removed = f". Its scaling was removed first: {rope.scaling.describe()}"
     return with_provenance(
         result,
         replace(
@@ -134,11 +137,11 @@ def extended(rope: Embedding, rule: str, trained: int, to: int, options: Values)
     )
 
 
-def replaced_scaling(rope: Embedding) -> str:
+def replaced_scaling(rope: Embedding, result: Embedding | None = None) -> str:
     """A warning if `extend` replaces a scaling with which the model may have been trained, or an empty string."""
     before: Provenance = rope._provenance
     # Dynamic NTK scales only what is longer than in training.
-    if before.extended or isinstance(rope.scaling, DynamicNTKScaling) or unscaled(rope) == rope:
+    if before.extended or isinstance(rope.scaling, DynamicNTKScaling) or rope in (unscaled(rope), result):
         return ""
     return (
         f"The model may have been trained with the scaling that extend replaces ({rope.scaling.describe()}). Then it "

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 Rope = TypeVar("Rope")
+# The end of `Provenance.extended` if the rule gives the scaling that was there.
+STAYS = ". Its scaling stays the same"
 
 
 class Default(NamedTuple):

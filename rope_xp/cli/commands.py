@@ -248,7 +248,7 @@ def extend(
                     raise click.UsageError(f"--rule must be given with {flags[name]}; got {flags[name]} alone")
             return show(_shown(rope.extend(to, trained_length=trained_length)), as_json)
         extended = rope.extend(to, rule, trained_length=trained_length, **parameters)
-        if replaced := replaced_scaling(rope):
+        if replaced := replaced_scaling(rope, extended):
             _note(f"warning: {replaced}")
         if target is None:
             return show(_shown(extended.explain(to)), as_json)

@@ -17,6 +17,7 @@ from rope_xp import (
     Sections,
     XPos,
     YarnScaling,
+    from_config,
 )
 from rope_xp.configs.writers import Options, with_length
 from rope_xp.spectrum import lengths_of
@@ -82,3 +83,25 @@ def test_nothing_is_scaled_twice(before, after):
     assert text.startswith(f"by {after}, from 4,096 to 32,768 tokens. Its scaling was removed first: ")
     assert first.scaling.describe() in text
     assert bool(second.explain().warnings) == (after in ("dynamic", "longrope"))  # those of cached keys
+
+
+# A config that states a length that its factor does not give.
+LINEAR = {"model_type": "llama", "head_dim": 64, "rope_theta": 1e4, "max_position_embeddings": 2 * TRAINED}
+LINEAR |= {"rope_scaling": {"type": "linear", "factor": 8.0}}
+
+
+@pytest.mark.parametrize("rule, rope", [("linear", from_config(LINEAR)), ("ntk", PLAIN.replace(scaling=RULES["ntk"]))])
+def test_a_scaling_that_stays_is_not_replaced(rule, rope):
+    texts = []
+    for before, to in ((rope, TO), (rope, 2 * TO), (extended(PLAIN, rule), 2 * TO)):
+        found = before.extend(to, rule, trained_length=TRAINED if before is rope else 2 * TRAINED)
+        assert (found == before) == (to == TO or before is not rope)
+        texts.append(" ".join(str(found.explain(to)).split()))
+    found = {
+        words: [words in text for text in texts] for words in ("added by extend", "stays the same", "not seen the")
+    }
+    assert found == {
+        "added by extend": [False, True, True],
+        "stays the same": [True, False, False],
+        "not seen the": [False, True, False],
+    }
