@@ -262,6 +262,10 @@ def name_of(file: str) -> str:
 @public("rope-xp")
 def config(file: str) -> Any:
     """What `from_config` reads: a path, or the JSON of standard input for "-"."""
+    if is_function(file):
+        raise click.ClickException(
+            f"FILE must be a config (rope-xp identify gives the values of a function); got the function {file}"
+        )
     if file != "-":
         return file
     text = sys.stdin.buffer.read(MAX_BYTES + 1) if sys.stdin else b""  # a process may have no standard input
@@ -297,8 +301,9 @@ def function(text: str) -> Callable[..., object]:
         for part in name.split("."):
             found = getattr(found, part)
     except (Exception, SystemExit) as error:  # the module may do anything when it is imported
+        advice = f"; write {module.removesuffix('.py')}:{name}" if module.endswith(".py") else ""
         raise click.ClickException(
-            f"{text} must be a function that can be imported; got {type(error).__name__}: {error}"
+            f"{text} must be a function that can be imported; got {type(error).__name__}: {error}{advice}"
         ) from None
     if not callable(found):
         raise click.ClickException(f"{text} must be a function; got {type(found).__name__}")
