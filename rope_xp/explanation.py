@@ -185,7 +185,8 @@ def with_scaling(rope: Embedding, extended: int | None) -> str:
     published = f" {PUBLISHED[type(rule)]}" if type(rule) in PUBLISHED else ""
     return (
         f"The config states {stated:,} tokens, with this scaling. If the model was trained with it, it has seen "
-        f"all angles up to the longest sequence of that training.{published}"
+        f"all angles up to the longest sequence of that training.{published} If the model was trained without this "
+        "scaling, the next two points apply."
     )
 
 
