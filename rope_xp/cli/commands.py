@@ -141,9 +141,9 @@ def compare(
 ) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
-    A and B are files, or module:function. Options for a layer, part, length or layout apply to files. --flags applies
-    to B. Without B, A is compared with A plus the flags. The exit code is 1 if the two differ, and 2 if they cannot be
-    compared.
+    A and B are files, or module:function. --layer, --part, --layout, --seq-len and --layer-type apply to files. --flags
+    applies to B. Without B, A is compared with A plus the flags. The exit code is 1 if the two differ, and 2 if they
+    cannot be compared.
 
     \b
     Example: rope-xp compare old/config.json new/config.json
@@ -284,7 +284,7 @@ def convert(
     as_json: bool,
     **place: Unpack[Place],
 ) -> int:
-    """Write the embedding of a config for another program: keys as JSON, or options.
+    """Write the embedding of a config for another program: keys as JSON, or arguments of its command line.
 
     The keys for transformers belong in rope_parameters of config.json. If layers differ, the settings of all of them
     are written, by their types, if the program has them. With --to all, a page has the settings for each program, or
