@@ -71,7 +71,7 @@ def test_source_archive_has_nothing_else(unpacked):
     inside = [path for path in unpacked.glob("*/**/*") if path.is_file() and path.suffix != ".py"]
     tables = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rope_xp/configs/engines").glob("*.json")}
     assert {path.relative_to(unpacked).as_posix() for path in inside} == {"rope_xp/py.typed", *tables} and tables
-    assert SOURCES.stat().st_size < 430_000
+    assert SOURCES.stat().st_size < 500_000  # no large file; names are compared above
 
 
 def test_tests_of_source_archive_pass(unpacked):
