@@ -173,9 +173,8 @@ class TablesWithFallback(NamedTuple):
 def _tables_by_triton(positions: Any, frequencies: exact_phases.Frequencies, scale: float, kernel: str) -> Any:
     if libraries.is_traced() or libraries.is_dtensor(positions):
         return None
-    memory = _memory_of(positions)
-    is_asked = kernel == "fastest" and "triton" in _FASTEST.get(memory, ())
-    is_named = kernel == "triton" and memory in getattr(_kernel_module("triton"), "MEMORY_KINDS", ())
+    is_asked = kernel == "fastest" and "triton" in _FASTEST.get(_memory_of(positions), ())
+    is_named = kernel == "triton" and triton_takes(positions)
     if not (is_asked or is_named) or not _kernel_module("autograd").is_constant(positions):
         return None
     like = positions.new_empty(0, dtype=libraries.namespace(positions).float32)
@@ -185,8 +184,8 @@ def _tables_by_triton(positions: Any, frequencies: exact_phases.Frequencies, sca
     return program if is_named or program is None else TablesWithFallback(program, frequencies, scale)
 
 
-def interprets_triton(x: Array) -> bool:  # Triton then takes tensors in host memory
-    return libraries.is_torch(x) and "host memory" in getattr(_kernel_module("triton"), "MEMORY_KINDS", ())
+def triton_takes(x: Array) -> bool:  # also tensors in host memory, where it is interpreted
+    return libraries.is_torch(x) and _memory_of(x) in getattr(_kernel_module("triton"), "MEMORY_KINDS", ())
 
 
 def host_view(x: Any) -> Any:

@@ -259,7 +259,7 @@ def _tables(
 
 def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel: Kernel) -> tuple[Any, Any] | None:
     numbers = kernels.host_view(positions)
-    if numbers is None or (kernel == "triton" and kernels.interprets_triton(positions)):
+    if numbers is None or (kernel == "triton" and kernels.triton_takes(positions)):
         return None
     # Real positions: whole numbers give the same bits as integers.
     whole, fractions = blocked.integers_and_fractions(numbers)

@@ -290,7 +290,7 @@ def rotate_in_graph(xs: Sequence[Array], tables: Tables, rotation: Rotation, inp
     """`rotate_all` during tracing: one operator, or the reference where the operator has no derivative."""
     sin, cos = [sin for sin, _ in tables], [cos for _, cos in tables]
     learned = torch.is_grad_enabled() and any([table.requires_grad for table in (*sin, *cos)])
-    # Before PyTorch 2.12, compilers trace no other function that tells of transforms.
+    # The compiler of PyTorch 2.11 does not trace `get_dynamic_layer_stack_depth`.
     if learned or isinstance(_functorch.peek_interpreter_stack(), _functorch.CInterpreter):
         return reference.rotate_all(xs, tables, rotation, inplace)
     if not inplace:
