@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from rope_xp.arrays import checks
 from rope_xp.arrays.exact_phases import Frequencies
-from rope_xp.arrays.signature import Plans, is_compiling, signature_of
+from rope_xp.arrays.signature import Plans, is_torch_compiling, signature_of
 from rope_xp.configs.writers import FlagsTarget, KeysTarget, Options, Target, config_for
 from rope_xp.description import describe
 from rope_xp.errors import public, wrong_type, wrong_value
@@ -188,7 +188,7 @@ class RotaryEmbedding:
         }
         for name, value in resolved.items():
             object.__setattr__(self, name, value)
-        if frequencies.are_floats and not is_compiling():
+        if frequencies.are_floats and not is_torch_compiling():
             # Classes of others may have another `__repr__`, or a name that is unknown in rope_xp.
             parts = [each for each in (self, self.scaling, self.sections, self.xpos) if each is not None]
             is_ours = all([type(each).__module__.startswith("rope_xp.") for each in parts])
@@ -334,7 +334,10 @@ class RotaryEmbedding:
         """
         arrays = (x, *others)
         tables = () if sincos is None else pair_of(sincos)
-        if is_compiling() and (graph := self._graph((*arrays, *tables, positions), seq_dim, heads_dim)) is not None:
+        if (
+            is_torch_compiling()
+            and (graph := self._graph((*arrays, *tables, positions), seq_dim, heads_dim)) is not None
+        ):
             rotated = graph.call(self._text, arrays, tables, positions, seq_dim, heads_dim)
         else:
             rotated = execute(
@@ -379,7 +382,7 @@ class RotaryEmbedding:
         array([[ 0.       ],
                [-0.7249166]], dtype=float32)
         """
-        if is_compiling() and (graph := self._graph((positions, like), name=role)) is not None:
+        if is_torch_compiling() and (graph := self._graph((positions, like), name=role)) is not None:
             return SinCos(*graph.sincos(self._text, positions, like, role))
         key = signature_of((positions, like), "sincos", role)
         program = None if key is None else self._plans.get(key)
@@ -448,7 +451,7 @@ class RotaryEmbedding:
         True
         """
         options, tables = (seq_dim, heads_dim, inverse, transpose), pair_of(sincos)
-        if is_compiling() and (graph := self._graph((x, *tables), *options)) is not None:
+        if is_torch_compiling() and (graph := self._graph((x, *tables), *options)) is not None:
             return graph.rotate(self._text, x, tables, *options)
         return execute(self, plan_rotation, angles_of_call, (x,), tables, None, *options, plans=self._plans)[0]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import TypeVar
 
-from rope_xp.arrays.signature import is_compiling
+from rope_xp.arrays.signature import is_torch_compiling
 
 Error = TypeVar("Error", bound=Exception)
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -46,7 +46,7 @@ def missing_package(module: str, packages: str, extra: str, error: ImportError) 
 
 def wrong(kind: type[Error], text: str) -> Error:
     """An error whose text begins with the name of the innermost public function on the stack."""
-    frame = None if is_compiling() else sys._getframe(1)
+    frame = None if is_torch_compiling() else sys._getframe(1)
     while frame is not None and frame.f_code not in _NAMES:
         frame = frame.f_back
     if frame is None:

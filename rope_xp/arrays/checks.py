@@ -120,7 +120,7 @@ def same_library(name: str, x: Array, first: Array) -> None:
     if type(x) is not type(first) and libraries.namespace(x) is not libraries.namespace(first):
         wanted, found = (libraries.name(libraries.namespace(each)) for each in (first, x))
         raise wrong_type(f"{name} must be an array of {wanted}, like the first array; got {found}")
-    convert_like(name, x, first)
+    convertible(name, x, first)
 
 
 def even_width(x: Array) -> int:

@@ -151,7 +151,7 @@ def exact_tables(positions: Array, frequencies: Frequencies, dtype: object) -> t
     for columns, row in terms[1:]:
         next_phase, next_rest = _phase_and_rest(columns, row, bits, dtype)
         phase = phase + next_phase
-        rest = rest if next_rest is None else next_rest + rest
+        rest = None if next_rest is None else next_rest + rest  # all rows have one, or none has
     if wide and not in_float64:
         phase, bits = libraries.astype(phase >> 32, xp.int32), 32
     return _sin_cos_of_phase(xp, phase, rest, bits, dtype)

@@ -94,17 +94,17 @@ def special_kind(x: Any) -> str | None:
 
 def is_from_inference_mode(x: Any) -> bool:
     """Whether a PyTorch tensor was made in `inference_mode` and is used outside of it, where it is read-only."""
-    return not is_traced() and not sys.modules["torch"].is_inference_mode_enabled() and x.is_inference()
+    return not is_traced_by_torch() and not sys.modules["torch"].is_inference_mode_enabled() and x.is_inference()
 
 
-def is_traced() -> bool:
+def is_traced_by_torch() -> bool:
     torch = sys.modules["torch"]
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def numbers_at_hand(x: Any) -> list[int] | None:
     """The numbers of an eager PyTorch tensor on the CPU; None for arrays that one waits for."""
-    if not is_torch(x) or is_traced():
+    if not is_torch(x) or is_traced_by_torch():
         return None
     torch = sys.modules["torch"]
     is_memory = type(x) is torch.Tensor and x.is_cpu and not torch._C._functorch.is_functorch_wrapped_tensor(x)
@@ -166,7 +166,7 @@ _WITHOUT_COPIES = ("cpu", "meta")
 
 def constant(owner: object, numbers: Any, *, like: Any, dtype: Any) -> Any:
     """`from_numbers`, for the only numbers of an owner with this dtype; copied to a GPU once, while the owner lives."""
-    if not is_torch(like) or is_traced() or like.device.type in _WITHOUT_COPIES:
+    if not is_torch(like) or is_traced_by_torch() or like.device.type in _WITHOUT_COPIES:
         return from_numbers(numbers, like=like, dtype=dtype)
     torch, kept, key = sys.modules["torch"], _numbers_on_devices.setdefault(owner, {}), (dtype, like.device)
     is_plain = type(like) in (torch.Tensor, torch.nn.Parameter)  # fake and sharded tensors mix with no plain ones
@@ -307,8 +307,8 @@ def materialized(x: Any) -> Any:
     """`x`; under `jax.jit`, as an array that XLA computes once and stores in memory."""
     # XLA moves cheap operations into the loops that use them, where they are repeated for each head, and removes JAX's
     # optimization barrier. It does not move divisions, and cannot simplify this one: `x == x` is false for NaN.
-    traced = is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
-    return x / astype(x == x, x.dtype) if traced else x
+    is_under_jit = is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
+    return x / astype(x == x, x.dtype) if is_under_jit else x
 
 
 def host_constant(function: Any) -> Any:

@@ -39,7 +39,7 @@ class Plans(dict[Hashable, Any]):
 def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
     """The signature of a call, or None. All arrays (or None) belong to NumPy or to the library of the first."""
     # The types of options count too: ``True`` is not ``1``.
-    if is_compiling():
+    if is_torch_compiling():
         return None
     kinds = tuple(map(type, options))
     if not _OPTIONS.issuperset(kinds):
@@ -48,12 +48,12 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
         facts = [_FACTS[type(x)](x) for x in arrays]
     except RuntimeError:  # nested and sparse tensors have no shape or no strides
         return None
-    # Facts of a class that is new have just added its state.
+    # Not before the facts: when `_FACTS` meets a class for the first time, it adds the function for its state.
     state = _STATES.get(type(arrays[0]), _no_facts)()
     return None if state is None or None in facts else (kinds, options, _generation, state, *facts)
 
 
-def is_compiling() -> bool:
+def is_torch_compiling() -> bool:
     """Whether a torch compiler traces this call. Such a call must not read anything that is kept between calls."""
     return getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", bool)()
 

@@ -37,7 +37,7 @@ def require_writable(xs: Sequence[Array], angles: Angles) -> None:
 
 def computes_angles(x: Array, kernel: str) -> bool:
     """Whether the kernel for `x` computes angles from positions. Only Triton does."""
-    return libraries.is_torch(x) and not libraries.is_traced() and choose(x, kernel) == "triton"
+    return libraries.is_torch(x) and not libraries.is_traced_by_torch() and choose(x, kernel) == "triton"
 
 
 class GeneralProgram(NamedTuple):
@@ -76,9 +76,11 @@ def program_of(plan: Any, xs: Sequence[Array], angles: Angles, may_be_kept: bool
     """The program of a `CallPlan`. If it `may_be_kept`, it is for arrays and angles with the signatures of these."""
     given = plan.frequencies_and_factor
     by_positions = None if given is None else _kernel_module("triton").ByPositions(*given)
-    general = GeneralProgram(plan.kernels, plan.alignments, plan.rotation, plan.inplace, plan.requested, by_positions)
-    name = plan.kernels[0]
-    if not may_be_kept or len(set(plan.kernels)) > 1:
+    general = GeneralProgram(
+        plan.kernel_names, plan.alignments, plan.rotation, plan.inplace, plan.requested, by_positions
+    )
+    name = plan.kernel_names[0]
+    if not may_be_kept or len(set(plan.kernel_names)) > 1:
         return general
     if name == "xla":  # its programs align angles in a function that is compiled
         return _kernel_module("xla").prepare(angles, plan.alignments, plan.rotation)
@@ -102,12 +104,12 @@ def _rotate_by(
     names: list[str], xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False, *, requested: str
 ) -> list[Any]:
     """Rotate by aligned angles, each array with the kernel of that name. Arrays of one kernel may need one launch."""
-    name, *others = set(names)
-    if others:
+    if len(set(names)) > 1:
         return [
             _rotate_by([name], [x], [group], rotation, inplace, requested=requested)[0]
             for name, x, group in zip(names, xs, angles)
         ]
+    name = names[0]
     if name == "triton" and not is_traced_tensor(xs[0]):
         return _launch(xs, angles, rotation, _kernel_module(name), inplace, requested=requested)
     tables: Any = angles if name == "numba" else reference.tables_of(angles)  # numba selects rows itself
@@ -171,7 +173,7 @@ class TablesWithFallback(NamedTuple):
 
 
 def _tables_by_triton(positions: Any, frequencies: exact_phases.Frequencies, scale: float, kernel: str) -> Any:
-    if libraries.is_traced() or libraries.is_dtensor(positions):
+    if libraries.is_traced_by_torch() or libraries.is_dtensor(positions):
         return None
     is_asked = kernel == "fastest" and "triton" in _FASTEST.get(_memory_of(positions), ())
     is_named = kernel == "triton" and triton_takes(positions)
@@ -192,7 +194,12 @@ def host_view(x: Any) -> Any:
     """`x` as a NumPy array of the same memory; None if `x` is not plain numbers in host memory."""
     if libraries.is_host(x):
         return np.asarray(x)
-    if libraries.is_torch(x) and x.is_cpu and not libraries.is_traced() and _kernel_module("autograd").is_constant(x):
+    if (
+        libraries.is_torch(x)
+        and x.is_cpu
+        and not libraries.is_traced_by_torch()
+        and _kernel_module("autograd").is_constant(x)
+    ):
         return x.numpy()
     return None
 
@@ -237,7 +244,7 @@ def why_not_faster(x: Array, chosen: str) -> str:
 
 
 def is_traced_tensor(x: Array) -> bool:
-    return libraries.is_torch(x) and libraries.is_traced()
+    return libraries.is_torch(x) and libraries.is_traced_by_torch()
 
 
 def _operators() -> Any:
@@ -250,7 +257,7 @@ def _operators() -> Any:
 
 
 def _memory_of(x: Any) -> str:
-    """The kind of memory that holds `x`. "host memory" is aligned and in native byte order, of NumPy or torch."""
+    """Where `x` is: "host memory" (of NumPy or torch, aligned and in native byte order), a device, or a library."""
     if libraries.is_host(x):
         return "host memory" if x.flags.aligned and x.dtype.isnative else "unaligned memory or non-native byte order"
     if libraries.is_torch(x):

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from rope_xp import kernels
 from rope_xp.arrays import checks, exact_phases, libraries, memory
 from rope_xp.arrays.alignment import leading_axes
-from rope_xp.arrays.signature import Plans, is_compiling
+from rope_xp.arrays.signature import Plans, is_torch_compiling
 from rope_xp.errors import public, wrong_value
 from rope_xp.frequencies import geometric
 from rope_xp.kernels import Kernel, blocked
@@ -160,7 +160,7 @@ _FREQUENCIES = Plans()
 
 def _geometric_frequencies(base: float, dim: object) -> exact_phases.Frequencies:
     """The frequencies of a base and a width. They are kept, because this takes longer than most tables."""
-    if is_compiling() or type(dim) is not int:
+    if is_torch_compiling() or type(dim) is not int:
         return exact_phases.Frequencies(geometric(base, dim))
     frequencies = _FREQUENCIES.get((base, dim))
     if frequencies is None:

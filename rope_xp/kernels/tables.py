@@ -18,6 +18,7 @@ class TableScale(NamedTuple):
     rates: tuple[float, ...]
 
     def at(self, positions: Array, sign: int, like: Any) -> Any:
+        """The factor of tables: an array with `xpos`, else a number; None for 1."""
         factor = None if self.attention_factor == 1.0 else self.attention_factor
         if self.xpos is None:
             return factor

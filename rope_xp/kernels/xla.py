@@ -119,7 +119,7 @@ def _rotate_halves(x: Any, sin: Any, cos: Any) -> Any:
 
 
 def _is_step(x: Array, sin: Array) -> bool:
-    """Whether this is a step of decoding: there is one token, and each sequence of the batch has one row of tables."""
+    """Whether this may be a step of decoding: an inner axis has size 1, and the first axis alone has several rows."""
     # XLA makes a loop that ends with a stack of pairs slow if an inner axis has size 1: it also permutes axes. It does
     # not fuse a concatenation, which is short for one token.
     return 1 in x.shape[1:-1] and sin.shape[1:-1] == (1,) * (sin.ndim - 2)
