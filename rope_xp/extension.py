@@ -336,7 +336,8 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
     scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"
     cost = f"{found.changed} of {it.pairs} frequencies change too{scores}"
     engines = f"for {found.model_type}: {', '.join(found.engines) or 'none whose source was read'}"
-    program = "vllm" if "vllm" in found.engines or not found.engines else found.engines[0]
+    usual = "vllm" if METHODS[found.rule].scaling.is_standard else "gguf"  # which has the factors of any rule
+    program = usual if usual in found.engines or not found.engines else found.engines[0]
     return [
         ("rule", f"{found.rule} ({choice.kept} of {it.pairs} pairs are kept, {choice.new_angles} get new angles)"),
         ("short texts", cost if found.changed else f"no cost: up to {it.trained:,} tokens, nothing changes"),

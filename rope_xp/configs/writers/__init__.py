@@ -18,7 +18,9 @@ Written = Values | list[str]  # keys, or arguments of a command line
 class Writer(NamedTuple):
     """How an embedding is written for a target."""
 
-    function: str  # its module here and its name; it is called with an embedding and `Options`
+    # Its module here, which is imported when it is first used, and its name; it is called with an embedding and
+    # `Options`.
+    function: str
     result: str  # what the function returns, in words
     engine: str = ""  # whose tables (`rope_xp/configs/engines`) it reads, and whose version may be given
     takes_architecture: bool = False  # of a GGUF file
@@ -103,27 +105,27 @@ def config_for(rope: Embedding, target: str, options: Options) -> Written:
         raise wrong_value(f"target must be a program with settings for rotation; got {target!r}: {REFUSED[target]}")
     checks.one_of("target", target, {name: each.result for name, each in TARGETS.items()})
     writer = TARGETS[target]
-    accepted = {
+    targets_with = {
         "architecture": [name for name, each in TARGETS.items() if each.takes_architecture],
         "engine_version": [name for name, each in TARGETS.items() if each.engine],
     }
     for name, value in options._asdict().items():
-        if value is not None and target not in accepted[name]:
-            names = " and ".join(f'"{each}"' for each in accepted[name])
+        if value is not None and target not in targets_with[name]:
+            names = " and ".join(f'"{each}"' for each in targets_with[name])
             raise wrong_value(f"{name} must be given only for {names}; got {value!r}")
     require_layers(rope, target, writer.layers)
     return _function(writer.function)(rope, options)
 
 
-def require_layers(rope: Embedding, target: str, accepted: str) -> None:
+def require_layers(rope: Embedding, target: str, layers: str) -> None:
     """The layers with this embedding must be those that a target's settings are for: `Writer.layers`."""
     found = rope._provenance.layer_type
-    if found and accepted == "all":
+    if found and layers == "all":
         raise wrong_value(
             f"all layers must have the same embedding for target {target!r}, whose settings are for all of "
             f"them; got that of {found!r}, and others differ"
         )
-    if found not in ("", "full_attention") and accepted == "full_attention":
+    if found not in ("", "full_attention") and layers == "full_attention":
         raise wrong_value(
             f"layer_type must be 'full_attention' for target {target!r}, whose settings leave other layers as "
             f"the file has them; got {found!r}"

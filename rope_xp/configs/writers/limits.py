@@ -45,7 +45,7 @@ def require_only(rope: Embedding, target: str, *accepted: str) -> None:
     }
     names = ", ".join(name for name, is_set in found.items() if is_set and name not in accepted)
     if names:
-        raise wrong_value(f"the embedding must be expressible {target}; got {names}")
+        raise wrong_value(f"the embedding must be expressible in {target}; got {names}")
 
 
 def require_text(rope: Embedding, target: str) -> None:
@@ -79,7 +79,7 @@ def require_whole_head(rope: Embedding, layout: str, target: str, call: str) -> 
             f"head_dim must be that of whole heads in {target}; got {rope.head_dim}, the part of a head that the "
             f"latent attention of {model_type} rotates"
         )
-    require_only(rope, f"in {target}")
+    require_only(rope, target)
     require_attention_factor(rope)
     if rope.sections is not None:
         raise wrong_value(f"sections must be None in {target}; got {rope.sections}")
@@ -99,7 +99,7 @@ def require_plain_softmax(rope: Embedding, target: str, without: str = "latent a
 
 
 def require_usual_softmax(rope: Embedding, target: str, may_scale: bool = True) -> None:
-    """Only models with latent attention scale their softmax, and not every class of an engine does for them."""
+    """The softmax may be scaled for latent attention alone, and only if the class of the engine `may_scale` it."""
     model_type = rope._provenance.model_type
     if model_type and not (may_scale and gguf.is_latent(model_type)):
         require_plain_softmax(rope, target, without="a class that scales it")

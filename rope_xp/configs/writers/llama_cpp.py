@@ -123,7 +123,7 @@ def with_context_length(metadata: Values, length: int, rope: Embedding, options:
 def lmstudio_keys(rope: Embedding, options: Options) -> Values:
     """The keys of a load config. The file has all else: the layout, the rotated channels, factors of frequencies."""
     target = "LM Studio"
-    require_only(rope, f"in {target}")
+    require_only(rope, target)
     base, rule = base_and_rule(rope, target)
     if rule is not None and not isinstance(rule, LinearScaling):
         raise wrong_value(
@@ -189,7 +189,7 @@ def _architecture(rope: Embedding, given: str | None) -> str | None:
 
 
 def _widths(file: File, rope: Embedding, name: str) -> Values:
-    require_only(rope, "in a GGUF file")
+    require_only(rope, "a GGUF file")
     layout = gguf.gguf_layout(gguf.with_sections(name, rope.sections))
     call = f'to_config("gguf", architecture={name!r})'
     by = f"{TARGET}'s converter" if name in gguf.PERMUTED and rope.layout == "half" else ""
@@ -250,7 +250,7 @@ def _require_order(file: File, rope: Embedding) -> None:
 
 
 def _frequencies(file: File, rope: Embedding) -> Values:
-    require_only(rope, f"in {TARGET}", "first_channel", "blocks")
+    require_only(rope, TARGET, "first_channel", "blocks")
     if file.are_flags:
         _require_whole_head(file, rope)
     base, rule = base_and_rule(rope, TARGET)

@@ -19,7 +19,7 @@ TARGET = "Megatron-LM"
 
 
 def megatron_arguments(rope: Embedding, options: Options) -> Values:
-    require_only(rope, f"in {TARGET}")
+    require_only(rope, TARGET)
     # Only latent attention writes to the two halves, and only it has a softmax scale.
     is_latent = rope.layout == "interleaved_to_half" or (rope.layout == "interleaved" and rope.softmax_scale != 1.0)
     base, rule = base_and_rule(rope, TARGET)

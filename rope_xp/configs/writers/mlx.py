@@ -107,7 +107,7 @@ class _Class:
         rope, reading = self.rope, self.reading
         if reading.fixed.get("rotated") == 0.0:
             raise self.unread("rotate", "a class that does not")
-        require_only(rope, f"in a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))
+        require_only(rope, f"a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))
         base, rule = self.base_and_rule()
         keys = (
             self.stated("base", base, {name: base for name in BASES})

@@ -16,6 +16,7 @@ from rope_xp.configs.writers.limits import (
     require_attention_factor,
     require_only,
     unread,
+    unsupported,
 )
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
@@ -69,7 +70,7 @@ def flat_keys(rope: Embedding, reads: "Reads") -> Values:
     block = rope_parameters(rope)
     rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
     if block["rope_type"] == "proportional":
-        raise wrong_value(f"scaling must be a rule that {reads.table.name} has; got {rope.scaling.describe()}")
+        raise unsupported(rope.scaling, reads.table.name)
     outside = _of_length(rope, rule)
     if reads.known is None:
         fraction = {FRACTION: block[FRACTION]} if FRACTION in block else {}
@@ -210,8 +211,9 @@ class Reads:
         return isclose(usual, factor, rel_tol=1e-6)
 
 
-def rope_parameters(rope: Embedding) -> Values:
-    require_only(rope, "in a transformers config", "first_channel", "blocks")
+def rope_parameters(rope: Embedding, target: str = "a transformers config") -> Values:
+    """The rotary block of transformers 5, which vLLM reads too."""
+    require_only(rope, target, "first_channel", "blocks")
     rule = Scaling() if rope.scaling is None else rope.scaling
     block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(rule)
     require_attention_factor(rope)
@@ -226,7 +228,7 @@ def _of_rule(rule: Scaling) -> Values:
     if isinstance(rule, NTKScaling):
         return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
     if not rule.is_standard and type(rule) is not Scaling:
-        raise wrong_value(f"scaling must be a rule that transformers has; got {rule}")
+        raise unsupported(rule, ENGINE)
     values = parameters(rule)
     return {name: value for name, value in values.items() if value is not None and name not in NOT_IN_BLOCK}
 

@@ -72,7 +72,9 @@ def _reading_of(rope: Embedding, options: Options) -> tuple[engines.Table, engin
     table, source = engines.table("vllm", options.engine_version), rope._provenance
     require_text(rope, table.name)
     reading, is_known = table.of_text(source.file_type, source.model_type, source.path)
-    require_usual_softmax(rope, table.name, may_scale=not is_known or "yarn" not in reading.rules)
+    # A class with latent attention has "deepseek_yarn" in place of "yarn", and scales the softmax by it.
+    has_plain_yarn = is_known and "yarn" in reading.rules
+    require_usual_softmax(rope, table.name, may_scale=not has_plain_yarn)
     if source.model_type and not is_known:
         engines.warn(
             f"whether {table.name} reads rope_parameters for model type {source.model_type!r} is not known; it was "
@@ -88,21 +90,20 @@ def _keys(rope: Embedding, table: engines.Table, reading: engines.Reading) -> Va
     layout = reading.fixed.get("layout", rope.layout)
     if not rope.layout.startswith(layout):
         raise wrong_value(f"{must_read} layout {rope.layout!r}; got a class whose layout is always {layout!r}")
-    block, others = _block(rope, reading)
+    block, outside = _block(rope, reading)
     name = block["rope_type"]
-    read = reading.rules.get("deepseek_yarn" if name == "yarn" and _is_latent(rope, reading) else name)
-    if read is None:
+    read_keys = reading.rules.get("deepseek_yarn" if name == "yarn" and _is_latent(rope, reading) else name)
+    if read_keys is None:
         raise wrong_value(f"{must_read} rope_type {name!r}; got a class that reads {', '.join(sorted(reading.rules))}")
-    # If the whole head is rotated, the share is written where it would not be 1 without: the class fills in another
-    # one, or the config, with which overrides are merged, states one.
-    may_be_partial = reading.path or "partial_rotary_factor" in reading.keys
-    if may_be_partial and rope.rotary_dim == rope.head_dim and "partial_rotary_factor" in read:
+    # Without a share, the class may take its own default, or that of a config with which overrides are merged.
+    may_be_partial = bool(reading.path) or "partial_rotary_factor" in reading.keys
+    if may_be_partial and rope.rotary_dim == rope.head_dim and "partial_rotary_factor" in read_keys:
         block = {"partial_rotary_factor": 1.0} | block
-    unused = ("factor",) if name == "longrope" or block.get("factor") == 1.0 else ()
-    missing = [key for key in block if key not in {*read, *unused, "rope_type", "attention_factor"}]
+    changes_nothing = {"factor"} if name == "longrope" or block.get("factor") == 1.0 else set()
+    missing = [key for key in block if key not in {*read_keys, *changes_nothing, "rope_type"}]
     if missing:
         raise wrong_value(f"{must_read} {missing[0]} with rope_type {name!r}; got a class that does not")
-    return {"rope_parameters": block, **others}
+    return {"rope_parameters": block, **outside}
 
 
 def _is_latent(rope: Embedding, reading: engines.Reading) -> bool:
@@ -120,9 +121,9 @@ def _block(rope: Embedding, reading: engines.Reading) -> tuple[Values, Values]:
     if isinstance(rule, LongRopeScaling):
         require_half(rope, "vLLM")
     if isinstance(rule, MixedNTKScaling):  # transformers does not have it
-        block = rope_parameters(rope.replace(scaling=None, attention_factor=None))
+        block = rope_parameters(rope.replace(scaling=None, attention_factor=None), "vLLM")
         return block | {"rope_type": "ntk", "factor": rule.factor, "mixed_b": rule.mixed_b}, {}
-    block = rope_parameters(rope)
+    block = rope_parameters(rope, "vLLM")
     if isinstance(rule, YarnScaling):
         block = _of_yarn(rope, rule, block, reading)
     if isinstance(rule, LongRopeScaling):
@@ -137,7 +138,7 @@ def _block(rope: Embedding, reading: engines.Reading) -> tuple[Values, Values]:
 def _of_dynamic(rope: Embedding, rule: DynamicNTKScaling, reading: engines.Reading) -> tuple[Values, Values]:
     """Dynamic NTK for one length: vLLM has the same frequencies for all sequences."""
     trained = rule.max_position_embeddings
-    block = rope_parameters(rope)
+    block = rope_parameters(rope, "vLLM")
     if reading.by == "transformers":  # its class computes the frequencies of each length
         if reading.path:
             raise wrong_value(
