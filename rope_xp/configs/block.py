@@ -21,7 +21,7 @@ from rope_xp.configs.keys import (
     misspelt_first,
     owned_by,
 )
-from rope_xp.configs.layers import DEFAULT_BLOCK_NAME, NO_LAYER, LayerConfig, layers_of, nested_by, numbers_of
+from rope_xp.configs.layers import NO_LAYER, Block, LayerConfig, layers_of, nested_by, numbers_of
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import RULES, DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling
@@ -40,7 +40,7 @@ IGNORED_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "
 ONLY_VALUES = {"rotary_scaling_factor": 1, "position_embedding_xdrope": False}
 
 
-def block_of(keys: Keys, family: Family, layer_type: str) -> Keys | None:
+def block_of(keys: Keys, family: Family, layer_type: str) -> Block | None:
     """The rotary block of a layer type; None if it is null for that type."""
     parameters, scaling = keys.read_mapping("rope_parameters").mapping, keys.read_mapping("rope_scaling").mapping
     if parameters and scaling and parameters != scaling:
@@ -55,12 +55,12 @@ def block_of(keys: Keys, family: Family, layer_type: str) -> Keys | None:
             f"rope_parameters must be nested by layer type, {comma_separated(by_type)}; got {dict(parameters)}"
         )
     if parameters or scaling:
-        return Keys("rope_parameters" if parameters else "rope_scaling", parameters or scaling)
+        return Block("rope_parameters" if parameters else "rope_scaling", parameters or scaling)
     default = family.of_type(layer_type).defaults.get("rope_parameters", {})
-    return None if default is None else Keys(DEFAULT_BLOCK_NAME, default)
+    return None if default is None else Block("", default, "the family's default")
 
 
-def _nested_block(parameters: Config, labels: list[str], layer_type: str, redundant: tuple[str, ...]) -> Keys | None:
+def _nested_block(parameters: Config, labels: list[str], layer_type: str, redundant: tuple[str, ...]) -> Block | None:
     _check_label(labels, layer_type, "rope_parameters are nested by it")
     outer = {key: value for key, value in parameters.items() if key not in labels and key not in redundant}
     if outer:
@@ -69,7 +69,7 @@ def _nested_block(parameters: Config, labels: list[str], layer_type: str, redund
             f"got both: {outer}"
         )
     block = parameters[layer_type]
-    return None if block is None else Keys(f"rope_parameters of {layer_type!r}", block)
+    return None if block is None else Block("rope_parameters", block, f"rope_parameters of {layer_type!r}")
 
 
 def _check_label(labels: Collection[str], layer_type: str, why: str) -> None:
@@ -140,28 +140,28 @@ def _rule_applies(config: LayerConfig) -> bool:
     """Whether the scaling rule of the block applies to the layer."""
     keys, key = config.keys, config.family.layers.scaled_key
     if not key:
-        return config.scaled or config.block.name != "rope_scaling"
-    scaled = keys.read_list(key)
+        return config.type_is_scaled or config.block.key != "rope_scaling"
+    scaled_layers = keys.read_list(key)
     count = layers_of(keys)
     if keys.read(key) is None or config.layer is NO_LAYER or rope_type_of(config) == "default":
         return True
     if isinstance(config.layer, int):
-        return config.layer in scaled
-    if not scaled or (count is not None and {*range(count)} <= {*scaled}):
-        return bool(scaled)
+        return config.layer in scaled_layers
+    if not scaled_layers or (count is not None and {*range(count)} <= {*scaled_layers}):
+        return bool(scaled_layers)
     raise wrong_value(f"layer must be given, because {key} has some layers only; got layer=None")
 
 
 def _without_scaling(config: LayerConfig) -> LayerConfig:
-    """The config of a layer to which the block does not apply. The block is checked all the same."""
+    """The config of a layer to which the block does not apply. It is read once as if it did, so that it is checked."""
     others = config.keys.fresh()
     try:
-        embedding_of(replace(config, keys=others, layer=NO_LAYER, scaled=True))
+        embedding_of(replace(config, keys=others, layer=NO_LAYER, type_is_scaled=True))
     finally:
         config.keys.mark_all_read_by(others)
     block = config.block.mapping
     kept = {"rope_theta": block["rope_theta"]} if config.family.layers.scaled_key and "rope_theta" in block else {}
-    return replace(config, block=Keys("no block", kept), scaled=True)
+    return replace(config, block=Block("rope_parameters", kept, "no block"), type_is_scaled=True)
 
 
 def _check_switches(config: LayerConfig) -> None:
@@ -193,13 +193,13 @@ def base_of(config: LayerConfig) -> float:
     if not quirks.base_keys:
         return default
     inner, outer = _stated_bases(config)
-    if config.block_is_default:
+    if not config.block.key:  # a default, which a stated base replaces
         base = inner if outer is None else outer
     elif inner is not None and {*quirks.redundant_keys} & {*BASE_KEYS, *quirks.base_keys}:
         base = inner  # the key outside the block may have another value
     else:
         base = consistent_value("rope_theta", inner, outer, config.block.name)
-    if base is None or (config.block_is_default and outer is None):
+    if base is None or (not config.block.key and outer is None):
         keys.assume("frequencies", quirks.base_keys[0])
     base = default if base is None else base
     if base is None:
@@ -246,15 +246,14 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     values = _stated_values(config, rule, length)  # also marks keys as read
     if rule is Scaling:
         return None
-    if config.block_is_default:
+    if not config.block.key:
         config.keys.assume("scaling", "rope_parameters")
     if rule is DynamicNTKScaling:
         alpha = _alpha(config, values)
         if alpha is not None:
             return NTKScaling(factor=alpha)
         values[LENGTH] = length
-    _fill_in(config, rule, values, length)
-    values = _given_parameters(config, rope_type, rule, values)
+    values = _given_parameters(config, rope_type, rule, _filled_in(config, rule, values, length))
     scaling: Any = rule(**values)
     if isinstance(scaling, YarnScaling):
         _check_multiplier(config, scaling)
@@ -293,19 +292,22 @@ def _alpha(config: LayerConfig, values: Values) -> Any:
     return alpha
 
 
-def _fill_in(config: LayerConfig, rule: type[Scaling], values: Values, length: object) -> None:
-    """Add values that follow from other values, and the family's defaults for a `rope_scaling`."""
+def _filled_in(config: LayerConfig, rule: type[Scaling], values: Values, length: object) -> Values:
+    """With values that follow from other values, and the family's defaults for a `rope_scaling`."""
     # The default of a factor is the ratio of lengths: in LongRoPE, and in YaRN if the factor is null.
     is_ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in config.block.mapping)
     if is_ratio and values["factor"] is None and length is not None:
         length = checks.positive(LENGTH, length)
         ratio = length / checks.positive(ORIGINAL, values[ORIGINAL])
-        values["factor"] = max(ratio, 1.0) if rule is LongRopeScaling else ratio  # of tables alone, and never below 1
-    if config.block.name == "rope_scaling":
-        for name, value in config.family.quirks.scaling_defaults.items():
-            if values.get(name, value) is None:
-                values[name] = value
-                config.keys.assume("attention factor", name)
+        # LongRoPE's is of tables alone, and never below 1.
+        values = {**values, "factor": max(ratio, 1.0) if rule is LongRopeScaling else ratio}
+    if config.block.key != "rope_scaling":
+        return values
+    defaults = config.family.quirks.scaling_defaults.items()
+    assumed = {name: value for name, value in defaults if values.get(name, value) is None}
+    for name in assumed:
+        config.keys.assume("attention factor", name)
+    return values | assumed
 
 
 def _given_parameters(config: LayerConfig, rope_type: str, rule: type[Scaling], values: Values) -> Values:

@@ -74,7 +74,7 @@ def _width_of_layer(config: LayerConfig) -> int | None:
 def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> int:
     """The number of rotated channels. It may be odd."""
     family, quirks = config.family, config.family.quirks
-    fraction, assumed = _rotated_fraction(config, rope_type, head_dim)
+    fraction, is_default = _rotated_fraction(config, rope_type, head_dim)
     if quirks.only_fraction is not None:
         only = None if fraction is None else quirks.only_fraction(config.keys, head_dim)
         if only is not None and fraction != only:
@@ -87,7 +87,7 @@ def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> i
         return head_dim
     width = _stated_width(config, fraction, head_dim)
     if width is None:
-        if assumed:
+        if is_default:
             config.keys.assume("channels", PARTIAL_KEYS[0])
         width = int(head_dim * (family.default(PARTIAL_KEYS[0]) if fraction is None else fraction))
     if family.axes is not None and family.axes.fraction_of_each:
@@ -103,7 +103,7 @@ def _rotated_fraction(config: LayerConfig, rope_type: str, head_dim: int) -> tup
     inner = None if rope_type == "proportional" else config.block.read(*PARTIAL_KEYS)
     listed = config.number("partial_rotary_factors", keys.read("partial_rotary_factors"))
     outer = consistent_value(PARTIAL_KEYS[0], keys.read(*PARTIAL_KEYS), listed, keys.name)
-    if config.block_is_default and outer is not None:
+    if not config.block.key and outer is not None:
         inner = None
     if inner is not None and {*family.quirks.redundant_keys} & {*PARTIAL_KEYS}:
         outer = None
@@ -113,7 +113,7 @@ def _rotated_fraction(config: LayerConfig, rope_type: str, head_dim: int) -> tup
     fraction = checks.positive(PARTIAL_KEYS[0], fraction)
     if fraction > head_dim:
         raise wrong_value(f"partial_rotary_factor must be at most {head_dim}, the head_dim; got {fraction}")
-    return fraction, config.block_is_default and inner is not None
+    return fraction, not config.block.key and inner is not None
 
 
 def _stated_width(config: LayerConfig, fraction: float | None, head_dim: int) -> int | None:

@@ -9,12 +9,19 @@ from rope_xp.arrays import checks
 from rope_xp.configs.families.family import Family, LayerList, Layers, Rotated, Types
 from rope_xp.configs.keys import MAX_SIZE, Keys, comma_separated
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.types import Config
 
 # Layer types without attention over positions.
 NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "no_attention")
-# The name in errors of a rotary block that is a default of the family.
-DEFAULT_BLOCK_NAME = "the family's default"
 NO_LAYER = ...  # in `LayerConfig`: keys are only checked. None stands for all layers with these keys
+
+
+class Block(Keys):
+    """A rotary block. `key` is the key of the config that has it; empty if it is the default of the family."""
+
+    def __init__(self, key: str, mapping: Config, name: str = ""):
+        super().__init__(name or key, mapping)
+        self.key = key
 
 
 @dataclass(frozen=True)
@@ -22,16 +29,12 @@ class LayerConfig:
     """The parts of a config that decide the embedding of one layer, or of all layers of one type."""
 
     keys: Keys  # the config
-    block: Keys  # its rotary block
+    block: Block
     family: Family  # its row, for this type of layers
     layer: int | EllipsisType | None
     layer_type: str | None
     seq_len: int | None
-    scaled: bool  # whether a `rope_scaling` applies to this type of layers
-
-    @property
-    def block_is_default(self) -> bool:
-        return self.block.name == DEFAULT_BLOCK_NAME
+    type_is_scaled: bool  # whether a `rope_scaling` applies to this type of layers
 
     def number(self, name: str, value: object) -> Any:
         """The number for the layer, from a number or a list, where 0 means none. `name` is for errors."""

@@ -51,7 +51,7 @@ from rope_xp.configs.readers.formats import (
 )
 from rope_xp.configs.readers.llama_cpp_arguments import metadata_of, with_arguments
 from rope_xp.configs.readers.overrides import with_overrides
-from rope_xp.configs.upstream import as_transformers, remarks
+from rope_xp.configs.upstream import as_transformers, remarks_on_transformers
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, FREQS, tensors_of
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
@@ -317,16 +317,19 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     rope = None
     if block is not None:
         own = family.layers.by_type.get(row_type)
-        row, scaled = family.of_type(row_type), own is None or own.scaled
+        row, type_is_scaled = family.of_type(row_type), own is None or own.scaled
         which = layer if rotated else NO_LAYER
-        rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len, scaled))
-        keys.remarks += [] if compat else remarks(keys.mapping, block.mapping, model_type, family)
+        rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len, type_is_scaled))
+        keys.remarks += [] if compat else remarks_on_transformers(keys.mapping, block.mapping, model_type, family)
     pairing = family.pairing
-    heads = read_indexer(keys, rope.layout if rope else pairing.layout, pairing.from_caller, choice.of_indexer)
+    layout = rope.layout if rope else pairing.layout
+    width_and_layout = read_indexer(keys, layout, pairing.from_caller, choice.of_indexer)
     _add_remark_on_chunks(keys)
     length = keys.read_first(*LENGTH_KEYS, "seq_length")
     _check_all_read(keys, family, mapping)
-    indexer = indexer_of(rope, model_type, *heads) if rope and rotated and indexed and heads else None
+    indexer = None
+    if rope and rotated and indexed and width_and_layout:
+        indexer = indexer_of(rope, model_type, *width_and_layout)
     if rope is None or not rotated or (choice.of_indexer and indexer is None):
         return None, Provenance(defaults_of_layer)
     keys.remarks += [
@@ -337,10 +340,15 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     chosen = indexer if choice.of_indexer and indexer is not None else rope
     length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `translate_own_keys` has added
-    names = axis_names(family, model_type, chosen.axes)
-    defaults, found = tuple(keys.defaults.values()), tuple(keys.remarks)
     return chosen, Provenance(
-        defaults, found, model_type, length, stated, axis_names=names, indexer=note, layer_type=row_type or ""
+        defaults=tuple(keys.defaults.values()),
+        remarks=tuple(keys.remarks),
+        model_type=model_type,
+        max_position_embeddings=length,
+        stated=stated,
+        axis_names=axis_names(family, model_type, chosen.axes),
+        indexer=note,
+        layer_type=row_type,
     )
 
 

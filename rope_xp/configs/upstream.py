@@ -7,7 +7,7 @@ from typing import Any
 from rope_xp.configs.block import ALIASES, MULTIPLIER
 from rope_xp.configs.families.family import Axes, Family, LayerType, Quirks, head_dim_of_sliding_latent
 from rope_xp.configs.families.indexers import INTERLEAVE_KEY as INDEXER_INTERLEAVE_KEY
-from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.families.model_types import FAMILIES_OF_TRANSFORMERS
 from rope_xp.configs.keys import BASE_KEYS, INTERLEAVE_KEYS, LENGTH, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config, Values
@@ -55,15 +55,6 @@ READ_ONLY_BY: dict[str, tuple[str, ...]] = {
     "rotary_embedding_base": ("seamless_m4t", "wav2vec2-bert", "wav2vec2-conformer"),
     "rotary_dim": ("codegen", "gptj", "minimax_m2"),
 }
-# Families that transformers does not have. The code in their checkpoints decides.
-_NOT_IN_TRANSFORMERS = (
-    "DFNRope_vision_transformer RefinedWeb RefinedWebModel baichuan bailing_moe bailing_moe_linear bailing_moe_v2 "
-    "chatglm deepseek ernie4_5_moe_vl exaone git grok-1 grok1 hf_olmo hunyuan internlm internlm2 kimi_k2 llada mimo "
-    "minicpm minicpmo minicpmv minimax_m1 minimax_m3 minimax_m3_text minimax_text_01 molmo nemotron-nas neobert new "
-    "openelm orion phi-msft phi3_v phi3small phi4mm plamo plamo2 plamo3 qwen solar stablelm_epoch step3_text telechat "
-    "telechat3 xverse"
-)
-NOT_IN_TRANSFORMERS = frozenset(_NOT_IN_TRANSFORMERS.split())
 # The table follows 5.23. These rows differ in 5.18, or have the frequencies of an untrained model.
 CHANGED_ROWS: dict[str, Values] = {
     "cohere_compass_text": {"axes": Axes("even_odd"), "defaults": {"mrope_section": (22, 22, 20)}},
@@ -133,7 +124,7 @@ def _edited_row(family: Family, model_type: str, has_block: bool, sliding: Layer
     return replace(family, **{**changes, "axes": axes and replace(axes, clamped=True)})
 
 
-def remarks(config: Config, block: Config, model_type: str, family: Family) -> list[str]:
+def remarks_on_transformers(config: Config, block: Config, model_type: str, family: Family) -> list[str]:
     names = {*_not_read(config, model_type), *_replaced_by_default_block(config, model_type, family)}
     found = []
     fraction, rule = _stated_fraction(config, block), _rule(block)
@@ -156,7 +147,7 @@ def _with_owners(name: str) -> str:
 
 
 def _not_read(config: Config, model_type: str) -> tuple[str, ...]:
-    if model_type not in FAMILIES or model_type in NOT_IN_TRANSFORMERS:
+    if model_type not in FAMILIES_OF_TRANSFORMERS:
         return ()
     others = (name for name, families in READ_ONLY_BY.items() if model_type not in families)
     return tuple(name for name in (*NOT_READ.get(model_type, ()), *others) if config.get(name) is not None)
@@ -179,8 +170,8 @@ def _default_blocks(family: Family) -> list[Values]:
 
 def _ignores_fraction(model_type: str, family: Family) -> bool:
     return (
-        model_type in FAMILIES
-        and model_type not in READS_FRACTION | NOT_IN_TRANSFORMERS
+        model_type in FAMILIES_OF_TRANSFORMERS
+        and model_type not in READS_FRACTION
         and family.quirks.only_fraction is None
     )
 

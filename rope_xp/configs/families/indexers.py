@@ -52,10 +52,10 @@ INDEXERS: dict[str, Indexer] = {
 }
 
 
-def read_indexer(keys: Keys, attention: str, chosen: bool, seen: bool) -> tuple[int, str] | None:
+def read_indexer(keys: Keys, attention: str, is_chosen: bool, is_result: bool) -> tuple[int, str] | None:
     """The width of the heads of a family's indexer, and its layout. None without an indexer."""
-    # `attention` is the layout of the attention; it decides if the caller has `chosen` it. Defaults are recorded if the
-    # indexer is what is read (`seen`), and not the attention beside it.
+    # `attention` is the layout of the attention. If the caller has chosen it (`is_chosen`), it is the indexer's, too.
+    # Defaults are recorded if the indexer is the result (`is_result`), and not the attention beside it.
     own = INDEXERS.get(keys.model_type)
     if own is None:
         return None
@@ -65,17 +65,17 @@ def read_indexer(keys: Keys, attention: str, chosen: bool, seen: bool) -> tuple[
         width = keys.read_mapping(own.older_key[0]).read_count(own.older_key[1])
     if width is None:
         width = own.width
-        if width is not None and seen:
+        if width is not None and is_result:
             keys.assume("channels", own.width_key)
     if width is None:
         return None
     if not 2 <= width <= MAX_SIZE:
         raise wrong_value(f"{own.width_key} must be from 2 to {MAX_SIZE}; got {width}")
-    if chosen:
+    if is_chosen:
         return width, attention
     if interleave is not None:
         return width, "interleaved_to_half" if checks.boolean(INTERLEAVE_KEY, interleave) else "half"
-    if own.stated_layout and seen:
+    if own.stated_layout and is_result:
         keys.assume("layout", INTERLEAVE_KEY, "as in transformers; vLLM and SGLang take false")
     return width, own.layout or attention
 

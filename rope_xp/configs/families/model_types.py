@@ -1,7 +1,7 @@
 """The model families: one row for each `model_type`, with what a config does not state (`Family`).
 
 Rows come from transformers 5.18 and 5.23 (the newer one, if they differ) and are compared with both
-(`benchmarks/parity.py`); families in `NOT_IN_TRANSFORMERS` come from their checkpoints' code, vLLM, SGLang and mlx-lm
+(`benchmarks/parity.py`); those of `OTHER_ROWS` come from their checkpoints' code, vLLM, SGLang and mlx-lm
 (`tests/goldens/configs.json` has the sources).
 """
 
@@ -99,13 +99,12 @@ NOT_SCALED = full_and_sliding(sliding=of_type(scaled=False))
 
 ROWS: dict[str, Family] = {
     # The layout "half", and the same frequencies in every layer.
-    "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 exaone "
-    "gpt_neox_japanese gradium_phonon_tts granite granite4_vision_text granite_docling_text granitemoe "
-    "granitemoeshared hyperclovax internlm internlm2 internlm3 jais2 kyutai_speech_to_text lasr_encoder llama mimi "
-    "mimi_decoder mimi_encoder mimo minicpm minicpmo minicpmv ministral mistral nemotron3_diarization_audio olmo olmo2 "
-    "olmoe orion plamo pocket_tts "
-    "pocket_tts_audio_tokenizer pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder qwen2 qwen2_moe "
-    "qwen3_moe qwen3_omni_moe_code2wav solar starcoder2 telechat3 xverse": Family(),
+    "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 gpt_neox_japanese "
+    "gradium_phonon_tts granite granite4_vision_text granite_docling_text granitemoe granitemoeshared hyperclovax "
+    "internlm3 jais2 kyutai_speech_to_text lasr_encoder llama mimi mimi_decoder mimi_encoder ministral mistral "
+    "nemotron3_diarization_audio olmo olmo2 olmoe pocket_tts pocket_tts_audio_tokenizer "
+    "pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder qwen2 qwen2_moe qwen3_moe "
+    "qwen3_omni_moe_code2wav starcoder2": Family(),
     "idefics": Family(),  # layers of cross-attention are not rotated
     "moshi": Family(),  # the depth decoder is not rotated
     "voxtral_realtime_encoder": Family(dict(head_dim=64)),
@@ -119,53 +118,25 @@ ROWS: dict[str, Family] = {
     "bitnet csm csm_depth_decoder_model evolla flex_olmo": Family(dict(rope_theta=500_000.0)),
     "mllama_text_model": Family(dict(rope_theta=500_000.0)),  # layers of cross-attention are not rotated
     "emu3_text_model mixtral": Family(dict(rope_theta=1_000_000.0)),
-    "bailing_moe bailing_moe_v2": Family(dict(rope_theta=None)),
     "hy_v3": Family(dict(rope_theta=11_158_840.0, head_dim=128)),
-    "minimax_m2 minimax_m3 minimax_m3_text minimax_m3_vl_text": Family(dict(rope_theta=5_000_000.0, head_dim=128)),
+    "minimax_m2 minimax_m3_vl_text": Family(dict(rope_theta=5_000_000.0, head_dim=128)),
     "muse_glimmer_assistant": Family(dict(rope_theta=500_000.0, head_dim=128)),  # queries have the last positions
     "solar_open": Family(dict(rope_theta=1_000_000.0, head_dim=128)),
     "fuyu glm4_moe glmasr_encoder nemotron persimmon phi": Family(dict(partial_rotary_factor=0.5)),
     "gpt_neox": Family(dict(partial_rotary_factor=0.25)),
-    "stablelm stablelm_epoch": Family(dict(partial_rotary_factor=0.25), quirks=REDUNDANT_FRACTION),
-    "phi3 phi3_v phi4mm phi4_multimodal": Family(
+    "stablelm": Family(dict(partial_rotary_factor=0.25), quirks=REDUNDANT_FRACTION),
+    "phi3 phi4_multimodal": Family(
         dict(original_max_position_embeddings=4096), quirks=Quirks(rules={"yarn": "longrope"})
     ),
     "phimoe": Family(dict(rope_theta=1_000_000.0, original_max_position_embeddings=4096)),
     "nanochat": Family(pairing=Pairing(reverse=True)),
     # Families with other keys for the width of a head.
-    # `deepseek` is DeepSeek without latent attention: the first version, and DeepSeek-OCR (see `own_keys.py`).
-    "deepseek": Family(head_dim=QUOTIENT, quirks=Quirks(ignored_keys=("qk_rope_head_dim",))),
     "deepseek_ocr2_text unlimited_ocr_text": Family(head_dim=QUOTIENT),
     "dots3_note_audio_encoder": Family(dict(partial_rotary_factor=0.5), QUOTIENT),
     "falcon": Family(dict(alibi=False), QUOTIENT, layers=NO_ALIBI),
-    "RefinedWeb RefinedWebModel": Family(dict(alibi=False), f"hidden_size/n_head | {QUOTIENT}", layers=NO_ALIBI),
-    "step3_text": Family(dict(rope_theta=500_000.0, head_dim=256)),
-    "telechat": Family(head_dim=f"hidden_size/n_head | n_embed/n_head | {QUOTIENT}"),  # see `own_keys.py`
-    "openelm": Family(
-        {}, "head_dim", quirks=Quirks(base_keys=("rope_freq_constant",), ignored_keys=("rope_max_length",))
-    ),
-    "phi3small": Family(dict(rope_theta=1_000_000.0), QUOTIENT, quirks=Quirks(base_keys=("rope_embedding_base",))),
-    "phi-msft": Family(
-        head_dim="n_embd/n_head", quirks=Quirks(rotated_width=width_of_phi, ignored_keys=("flash_rotary",))
-    ),
-    "hf_olmo llada": Family(
-        dict(rope=False),
-        f"d_model/n_heads | {QUOTIENT}",
-        layers=ONLY_IF_ROPE,
-        quirks=Quirks(ignored_keys=("rope_full_precision",)),
-    ),
-    "molmo": Family(
-        dict(rope=True),
-        f"{QUOTIENT} | d_model/n_heads",
-        layers=ONLY_IF_ROPE,
-        quirks=Quirks(ignored_keys=("rope_full_precision",)),
-    ),
-    "neobert": Family(dict(rope=True), QUOTIENT, INTERLEAVED, ONLY_IF_ROPE, quirks=Quirks(base_keys=())),
     "jetmoe": Family(dict(head_dim=128), "kv_channels | head_dim"),
-    "qwen": Family(dict(kv_channels=128), "kv_channels"),
     "nomic_bert": Family(dict(rope_theta=1_000.0), f"head_dim | {QUOTIENT} | n_embd/n_head"),
     "dbrx": Family(head_dim=f"head_dim | {QUOTIENT} | d_model/n_heads", quirks=Quirks(base_in="attn_config")),
-    "hunyuan": Family(head_dim=f"head_dim | attention_head_dim | {QUOTIENT}", quirks=HUNYUAN),
     "hunyuan_v1_dense hunyuan_v1_moe": Family(quirks=HUNYUAN),
     "hunyuan_vl_text": Family(
         head_dim=f"head_dim | attention_head_dim | {QUOTIENT}", axes=Axes("chunked"), quirks=HUNYUAN
@@ -174,10 +145,6 @@ ROWS: dict[str, Family] = {
         dict(use_mem_rope=False),
         "attention_head_dim | attention_hidden_size/num_attention_heads",
         layers=Layers(only_if=("use_mem_rope", True)),
-    ),
-    # Families with their own scaling rules. `own_keys.py` reads their keys.
-    "git grok-1 grok1": Family(
-        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": YarnInLogarithms})
     ),
     # Families with a default rotary block.
     "apertus": Family(block(**LLAMA3, rope_theta=12_000_000.0, factor=8.0)),
@@ -203,7 +170,6 @@ ROWS: dict[str, Family] = {
     "ernie4_5": Family(dict(rope_theta=500_000.0, head_dim=128), pairing=INTERLEAVED),
     "helium": Family(dict(rope_theta=100_000.0, head_dim=128), pairing=INTERLEAVED),
     "glm glm4": Family(dict(head_dim=128, partial_rotary_factor=0.5), pairing=INTERLEAVED),
-    "chatglm": Family(dict(partial_rotary_factor=0.5), f"kv_channels | head_dim | {QUOTIENT}", INTERLEAVED),
     "pe_audio_encoder pe_video_encoder pe_audio_video_encoder": Family(
         dict(head_dim=128, **block(rope_theta=20_000.0)), pairing=INTERLEAVED
     ),
@@ -221,7 +187,7 @@ ROWS: dict[str, Family] = {
     "qwen2_5_omni_dit": Family(dict(head_dim=64), pairing=TO_HALF),  # only the first head is rotated
     # Multi-head latent attention.
     "deepseek_v2": Family(dict(qk_rope_head_dim=64), LATENT, INTERLEAVED),
-    "axk1 deepseek_v3 glm4_moe_lite youtu kimi_k2": Family(
+    "axk1 deepseek_v3 glm4_moe_lite youtu": Family(
         dict(qk_rope_head_dim=64), LATENT, Pairing("interleaved_to_half", key_decides=True)
     ),
     "deepseek_v32 glm_moe_dsa": Family(dict(qk_rope_head_dim=64), LATENT, TO_HALF, quirks=INDEXED),
@@ -311,17 +277,6 @@ ROWS: dict[str, Family] = {
         dict(head_dim=256, mrope_section=(11, 11, 10)), layers=Layers(LINEAR_ATTENTION_TYPES), axes=Axes("interleaved")
     ),
     "minimax": Family(dict(rope_theta=1_000_000.0), layers=Layers(every(2, first=True, other="linear_attention"))),
-    "minimax_text_01 minimax_m1": Family(layers=Layers(types.marked("attn_type_list", other="linear_attention"))),
-    "bailing_moe_linear": Family(dict(rope_theta=600_000.0)),  # layers with linear attention are rotated too
-    "nemotron-nas": Family(layers=Layers(types.nemotron_nas)),
-    "plamo2": Family(head_dim="hidden_size_per_head", layers=Layers(types.plamo2)),
-    "plamo3": Family(
-        dict(rope_theta=None),
-        layers=Layers(
-            every(8, "sliding_window_pattern"),
-            full_and_sliding(sliding=of_type(rope_theta=10_000.0, key="rope_local_theta")),
-        ),
-    ),
     "olmo_hybrid": Family(layers=Layers(every(4, other="linear_attention"), rotated=types.unless_base_is_null)),
     "molmo2_text": Family(dict(head_dim=128), layers=Layers(scaled_key="rope_scaling_layers")),
     "gemma3_text t5gemma2_text t5gemma2_decoder": Family(dict(head_dim=256), layers=Layers(SLIDING_PATTERN, GEMMA3)),
@@ -411,7 +366,6 @@ ROWS: dict[str, Family] = {
         dict(head_dim=64, rope_parameters={"rope_theta": 500_000.0}), layers=ZEROS_ARE_NOT_ROTATED
     ),
     # Families that are rotated only if a key has a certain value.
-    "baichuan": Family(dict(alibi=False), layers=NO_ALIBI),
     "esm": Family(
         dict(position_embedding_type="absolute"),
         QUOTIENT,
@@ -426,9 +380,6 @@ ROWS: dict[str, Family] = {
         dict(position_embedding_type="absolute"),
         layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE_POSITIONS)),
         quirks=Quirks(rotated_keys=("rotary_emb_dim",)),
-    ),
-    "new": Family(
-        dict(position_embedding_type="rope"), layers=Layers(only_if=("position_embedding_type", "rope", "absolute"))
     ),
     "granitemoehybrid": Family(
         dict(position_embedding_type="nope"), layers=Layers(only_if=("position_embedding_type", "rope"))
@@ -474,7 +425,7 @@ ROWS: dict[str, Family] = {
         axes=Axes("interleaved"),
         quirks=Quirks(redundant_keys=("rope_theta", "rope_type")),
     ),
-    "ernie4_5_moe_vl ernie4_5_vl_moe_text": Family(
+    "ernie4_5_vl_moe_text": Family(
         dict(rope_theta=500_000.0, mrope_section=(22, 22, 20)), pairing=INTERLEAVED, axes=Axes("spatial_first")
     ),
     # Vision encoders.
@@ -486,7 +437,7 @@ ROWS: dict[str, Family] = {
     "minimax_m3_vl_vision": Family(head_dim=HEADS, axes=Axes("axial", 3)),
     "step3p5_vision": Family(head_dim=HEADS, axes=Axes("axial", 2, WIDTH_FIRST)),
     "lfm3_vl_vision": Family(dict(rope_theta=1_000_000.0), HEADS, layers=Layers(types.lfm3_vl), axes=Axes("axial", 2)),
-    "DFNRope_vision_transformer dots3_note_vision_encoder": Family(head_dim=EMBEDDED, axes=Axes("axial", 2)),
+    "dots3_note_vision_encoder": Family(head_dim=EMBEDDED, axes=Axes("axial", 2)),
     "qwen2_vl_vision": Family(head_dim="head_dim | embed_dim/num_heads", axes=Axes("axial", 2)),
     "pixtral": Family(head_dim=HEADS, axes=Axes("even_odd", 2)),
     "kimi_k25_vision": Family(
@@ -532,7 +483,72 @@ ROWS: dict[str, Family] = {
     ),
 }
 
-FAMILIES: dict[str, Family] = {name: row for names, row in ROWS.items() for name in names.split()}
+
+def by_name(rows: dict[str, Family]) -> dict[str, Family]:
+    return {name: row for names, row in rows.items() for name in names.split()}
+
+
+FAMILIES_OF_TRANSFORMERS = by_name(ROWS)
+# Families that transformers does not have: the code in their checkpoints decides.
+OTHER_ROWS: dict[str, Family] = {
+    "exaone internlm internlm2 mimo minicpm minicpmo minicpmv orion plamo solar telechat3 xverse": Family(),
+    "minimax_m3 minimax_m3_text": FAMILIES_OF_TRANSFORMERS["minimax_m2"],
+    "stablelm_epoch": FAMILIES_OF_TRANSFORMERS["stablelm"],
+    "phi3_v phi4mm": FAMILIES_OF_TRANSFORMERS["phi3"],
+    "kimi_k2": FAMILIES_OF_TRANSFORMERS["deepseek_v3"],
+    "ernie4_5_moe_vl": FAMILIES_OF_TRANSFORMERS["ernie4_5_vl_moe_text"],
+    "DFNRope_vision_transformer": FAMILIES_OF_TRANSFORMERS["dots3_note_vision_encoder"],
+    "bailing_moe bailing_moe_v2": Family(dict(rope_theta=None)),
+    # Without latent attention: the first version, and DeepSeek-OCR (see `own_keys.py`).
+    "deepseek": Family(head_dim=QUOTIENT, quirks=Quirks(ignored_keys=("qk_rope_head_dim",))),
+    "RefinedWeb RefinedWebModel": Family(dict(alibi=False), f"hidden_size/n_head | {QUOTIENT}", layers=NO_ALIBI),
+    "step3_text": Family(dict(rope_theta=500_000.0, head_dim=256)),
+    "telechat": Family(head_dim=f"hidden_size/n_head | n_embed/n_head | {QUOTIENT}"),  # see `own_keys.py`
+    "openelm": Family(
+        {}, "head_dim", quirks=Quirks(base_keys=("rope_freq_constant",), ignored_keys=("rope_max_length",))
+    ),
+    "phi3small": Family(dict(rope_theta=1_000_000.0), QUOTIENT, quirks=Quirks(base_keys=("rope_embedding_base",))),
+    "phi-msft": Family(
+        head_dim="n_embd/n_head", quirks=Quirks(rotated_width=width_of_phi, ignored_keys=("flash_rotary",))
+    ),
+    "hf_olmo llada": Family(
+        dict(rope=False),
+        f"d_model/n_heads | {QUOTIENT}",
+        layers=ONLY_IF_ROPE,
+        quirks=Quirks(ignored_keys=("rope_full_precision",)),
+    ),
+    "molmo": Family(
+        dict(rope=True),
+        f"{QUOTIENT} | d_model/n_heads",
+        layers=ONLY_IF_ROPE,
+        quirks=Quirks(ignored_keys=("rope_full_precision",)),
+    ),
+    "neobert": Family(dict(rope=True), QUOTIENT, INTERLEAVED, ONLY_IF_ROPE, quirks=Quirks(base_keys=())),
+    "qwen": Family(dict(kv_channels=128), "kv_channels"),
+    "hunyuan": Family(head_dim=f"head_dim | attention_head_dim | {QUOTIENT}", quirks=HUNYUAN),
+    # With scaling rules of its own. `own_keys.py` reads their keys.
+    "git grok-1 grok1": Family(
+        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": YarnInLogarithms})
+    ),
+    "chatglm": Family(dict(partial_rotary_factor=0.5), f"kv_channels | head_dim | {QUOTIENT}", INTERLEAVED),
+    "minimax_text_01 minimax_m1": Family(layers=Layers(types.marked("attn_type_list", other="linear_attention"))),
+    "bailing_moe_linear": Family(dict(rope_theta=600_000.0)),  # layers with linear attention are rotated too
+    "nemotron-nas": Family(layers=Layers(types.nemotron_nas)),
+    "plamo2": Family(head_dim="hidden_size_per_head", layers=Layers(types.plamo2)),
+    "plamo3": Family(
+        dict(rope_theta=None),
+        layers=Layers(
+            every(8, "sliding_window_pattern"),
+            full_and_sliding(sliding=of_type(rope_theta=10_000.0, key="rope_local_theta")),
+        ),
+    ),
+    "baichuan": Family(dict(alibi=False), layers=NO_ALIBI),
+    "new": Family(
+        dict(position_embedding_type="rope"), layers=Layers(only_if=("position_embedding_type", "rope", "absolute"))
+    ),
+}
+NOT_IN_TRANSFORMERS = by_name(OTHER_ROWS)
+FAMILIES = FAMILIES_OF_TRANSFORMERS | NOT_IN_TRANSFORMERS
 
 # The names of position axes in the order of positions, by the number of axes: images, and text with images.
 USUAL_AXES = {2: ("height", "width"), 3: ("time", "height", "width")}

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from rope_xp.arrays import checks
 from rope_xp.configs import engines
 from rope_xp.configs.families.family import Family
-from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.families.model_types import FAMILIES, NOT_IN_TRANSFORMERS
 from rope_xp.configs.families.own_keys import variant_of
 from rope_xp.configs.keys import (
     BASE_KEYS,
@@ -34,7 +34,7 @@ from rope_xp.configs.layers import nested_by
 from rope_xp.configs.parts import PARTS, part_of, path_to
 from rope_xp.configs.readers.command_line import Changed, CommandLine
 from rope_xp.configs.readers.formats import format_of
-from rope_xp.configs.upstream import NOT_IN_TRANSFORMERS, drop
+from rope_xp.configs.upstream import drop
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import RULES
 from rope_xp.types import Config, Values
