@@ -269,6 +269,14 @@ def sequences_of(rope: Embedding, context: int | None) -> tuple[str, bool]:
     return "", True
 
 
+def longest_sequence_of(rope: Embedding) -> int | None:
+    """The longest sequence for which the frequencies are; None if its length does not matter, or has no limit."""
+    scaling = rope.scaling
+    if isinstance(scaling, DynamicNTKScaling):
+        return max(scaling.seq_len or 0, scaling.max_position_embeddings)
+    return None if sequences_of(rope, 2**53)[1] else scaling.original_max_position_embeddings
+
+
 def _length_dependent(rope: Embedding, context: int | None) -> str:
     """A rule whose frequencies depend on the length of the sequence, so that cached keys become wrong."""
     valid, fits = sequences_of(rope, context)

@@ -336,13 +336,16 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
     scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"
     cost = f"{found.changed} of {it.pairs} frequencies change too{scores}"
     engines = f"for {found.model_type}: {', '.join(found.engines) or 'none whose source was read'}"
-    usual = "vllm" if METHODS[found.rule].scaling.is_standard else "gguf"  # which has the factors of any rule
+    is_of_gguf = choice.rope is not None and bool(choice.rope._provenance.architecture)
+    # Metadata of a GGUF file have the factors of any rule.
+    usual = "gguf" if is_of_gguf or not METHODS[found.rule].scaling.is_standard else "vllm"
+    unknown = "llama.cpp" if is_of_gguf else "not known, because no config names the model type"
     program = usual if usual in found.engines or not found.engines else found.engines[0]
     return [
         ("rule", f"{found.rule} ({choice.kept} of {it.pairs} pairs are kept, {choice.new_angles} get new angles)"),
         ("short texts", cost if found.changed else f"no cost: up to {it.trained:,} tokens, nothing changes"),
         ("fine-tuning", found.fine_tuning),
-        ("engines", engines if found.model_type else "not known, because no config names the model type"),
+        ("engines", engines if found.model_type else unknown),
         ("quality", f"try it at {it.to:,} tokens: no formula says how good it is"),
         ("next", f"rope-xp: add --rule {found.rule} --for {program} to print settings"),
     ]

@@ -40,11 +40,12 @@ class Provenance:
     # In a GGUF file of the config, because its scaling needs them. llama.cpp divides frequencies by them, whatever
     # the rule is.
     tensors: tuple[str, ...] = ()
+    architecture: str = ""  # of the GGUF file that was read
 
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""
-        kept = {name: getattr(self, name) for name in ("model_type", "file_type", "path", "layer_type", "tensors")}
-        return Provenance(**kept)
+        names = ("model_type", "file_type", "path", "layer_type", "tensors", "architecture")
+        return Provenance(**{name: getattr(self, name) for name in names})
 
     def axis_name(self, axis: int) -> str:
         return self.axis_names[axis] if self.axis_names else f"axis {axis}"

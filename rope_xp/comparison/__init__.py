@@ -38,8 +38,10 @@ def compare(
         The number of channels of a head. Required if neither `a` nor `b` is a value or a config.
     context : int, optional
         The two are the same if they agree at positions 0 to ``context - 1``. The default is the extended or trained
-        length of the values, the longest that is known, or else 4096. If frequencies depend on the length
-        (LongRoPE, dynamic NTK), two configs are read for this one, unless `options` have a `seq_len`.
+        length of the values, the longest that is known, or else 4096. If frequencies depend on the length of a
+        sequence (LongRoPE, dynamic NTK), those of sequences of `context` tokens are compared, unless a value or
+        `options` state a `seq_len`. A function is compared with one value alone: the default is then at most the
+        length for which its frequencies are.
     tolerance : float, optional
         The change of a unit score that is accepted. The default is 1e-3, the error of float32 phases at position 8,192.
         For a function with bfloat16 or float16 results, it is 8 roundings of that dtype.
@@ -64,7 +66,8 @@ def compare(
     Raises
     ------
     ValueError, TypeError, FileNotFoundError
-        If arguments are wrong, or as `from_config` does. What a function raises is part of the report.
+        If arguments are wrong, or as `from_config` does; also if a function is compared with a value whose frequencies
+        are not for `context`. What a function raises is part of the report.
 
     Notes
     -----

@@ -26,13 +26,16 @@ from rope_xp.comparison.describe import (
 from rope_xp.comparison.measures import attention_moved, change_at, first_beyond
 from rope_xp.comparison.report import Comparison, Difference, number
 from rope_xp.configs.from_config import from_config
+from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, PERMUTED
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import sequences_of
+from rope_xp.explanation import longest_sequence_of, sequences_of
+from rope_xp.frequencies import DynamicNTKScaling
 from rope_xp.identification.behaviour import Behaviour, directions_of
 from rope_xp.identification.precision import COARSE_BITS
 from rope_xp.identification.probe import SEARCHED_INDEX, Function, Probe
 from rope_xp.modules import RotaryModule
+from rope_xp.provenance import with_provenance
 from rope_xp.reports import short_repr
 from rope_xp.spectrum import lengths_of
 from rope_xp.types import Config, Embedding, Values
@@ -131,17 +134,49 @@ def subject_of(name: str, given: object, of_config: Config) -> Subject:
 
 
 def subjects(given: Values, of_configs: tuple[Values, Values], context: int | None) -> list[Subject]:
-    """The two. Two configs are read for sequences of the context, unless `seq_len` or flags say for which."""
+    """The two, for sequences of the context, unless `seq_len` or flags say for which."""
     both = [subject_of(*each, of_config) for each, of_config in zip(given.items(), of_configs)]
-    if not all(map(_is_config, given.values())) or any({"seq_len", "flags"} & of.keys() for of in of_configs):
+    if not any("layout" in of for of in of_configs):
+        both = [_as_converted(each, other) for each, other in zip(both, both[::-1])]
+    has_function = any(each.fn is not None for each in both)
+    if any("flags" in of for of in of_configs) or (has_function and context is None):
         return both
-    length = {"seq_len": context or _context(*both)}
+    length = context or _context(*both)
     return [
-        each
-        if each.rope is None or sequences_of(each.rope, length["seq_len"])[1]
-        else subject_of(*of, options | length)
+        _at_length(each, *of, options, length, has_function)
         for each, of, options in zip(both, given.items(), of_configs)
     ]
+
+
+def _as_converted(subject: Subject, other: Subject) -> Subject:
+    """A config as llama.cpp's converter writes its GGUF file, if it is compared with one and is permuted there."""
+    rope, architecture = subject.rope, "" if other.rope is None else other.rope._provenance.architecture
+    if rope is None or architecture not in PERMUTED or rope.layout != "half":
+        return subject
+    if ARCHITECTURE_OF.get(rope._provenance.model_type) != architecture:
+        return subject
+    words = f"with the projections of queries and keys permuted, as llama.cpp's converter does for {architecture!r}"
+    rope = with_provenance(rope.replace(layout="interleaved"), rope._provenance)
+    return subject._replace(name=f"{subject.name}, {words}", rope=rope)
+
+
+def _at_length(
+    subject: Subject, name: str, given: object, of_config: Config, length: int, has_function: bool
+) -> Subject:
+    """A config that is read for sequences of a length, or a value for them; a function computes one value alone."""
+    rope, scaling = subject.rope, None if subject.rope is None else subject.rope.scaling
+    valid, fits = ("", True) if rope is None else sequences_of(rope, length)
+    if rope is None or fits or getattr(scaling, "seq_len", None) is not None or "seq_len" in of_config:
+        return subject
+    if _is_config(given):
+        return subject_of(name, given, {**of_config, "seq_len": length})
+    if has_function:
+        raise wrong_value(
+            f"context must be a length for which the frequencies of {name} are: {valid}; got {length}: give "
+            f"{name} for that length, as from_config(..., seq_len={length}) does"
+        )
+    rope = with_provenance(rope.replace(scaling=replace(scaling, seq_len=length)), rope._provenance)
+    return Subject(short_repr(rope), rope)
 
 
 def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
@@ -171,18 +206,20 @@ def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
     else:
         report = _explained(one, other, both, fixed)
     problems = dict.fromkeys(problem for each in both for problem in each.problems)
-    problems |= dict.fromkeys(_of_other_lengths(name, each, context) for name, each in (("a", a), ("b", b)))
+    has_function = a.fn is not None or b.fn is not None
+    problems |= dict.fromkeys(_of_lengths(name, each, context, has_function) for name, each in (("a", a), ("b", b)))
     remarks = (*a.remarks, *b.remarks)
     advice = () if remarks else report.advice  # what flags change may be meant
     problems = tuple(filter(None, problems))
     return replace(report, problems=problems, sample=sample_of(both, context), remarks=remarks, advice=advice)
 
 
-def _of_other_lengths(name: str, subject: Subject, context: int) -> str:
+def _of_lengths(name: str, subject: Subject, context: int, has_function: bool) -> str:
+    """For which sequences the frequencies of a value are, if these are not those of the context, or a limit of it."""
     valid, fits = ("", True) if subject.rope is None else sequences_of(subject.rope, context)
-    if fits:
+    if not valid or (fits and not has_function):
         return ""
-    others = f"at {context:,} tokens, its rule has others: give seq_len={context}"
+    others = "its rule has others for other lengths" if fits else f"at {context:,} tokens, its rule has others"
     return f"The frequencies of {name} are for sequences of {valid}; {others}."
 
 
@@ -206,8 +243,14 @@ def _head_dim(a: Subject, b: Subject, reference: Embedding | None, options: Opti
 
 
 def _context(a: Subject, b: Subject) -> int:
-    known = [length for each in (a, b) if each.rope is not None for length in lengths_of(each.rope) if length]
-    return max(known, default=CONTEXT)
+    """The longest length that is known. With a function, the values must have their frequencies for it."""
+    ropes = [each.rope for each in (a, b) if each.rope is not None]
+    known = [length for rope in ropes for length in lengths_of(rope) if length]
+    if a.fn is None and b.fn is None:
+        scalings = [rope.scaling for rope in ropes if isinstance(rope.scaling, DynamicNTKScaling)]
+        return max([*known, *(int(each.factor * each.max_position_embeddings) for each in scalings)], default=CONTEXT)
+    fitting = [longest for rope in ropes if (longest := longest_sequence_of(rope))]
+    return min([max(known, default=CONTEXT), *fitting])
 
 
 def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Values) -> Comparison:

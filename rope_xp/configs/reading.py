@@ -147,6 +147,8 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     found = rope._provenance
     if line.engine != "llama.cpp":
         found = replace(found, tensors=_tensors_of_file(whole, choice))
+    elif as_file:
+        found = replace(found, architecture="")  # that of the config, or any that has its rotation
     source = f"{source or found.format or 'the config'}, with flags of {line.name}"
     return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks), format=source))
 
@@ -203,6 +205,7 @@ def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str
         stated=tuple(source.found()),
         format=form.name,
         tensors=(FREQS,) if whole.get(FREQS) else (),
+        architecture=whole["general.architecture"] if form is GGUF else "",
     )
     return _with_provenance(rope, provenance, choice.strict)
 

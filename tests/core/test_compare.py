@@ -13,6 +13,7 @@ from formulas import geometric
 from functions import angles_of, rotary, rounded, turned
 
 from rope_xp import (
+    DynamicNTKScaling,
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
@@ -22,6 +23,7 @@ from rope_xp import (
     YarnScaling,
     assert_same,
     compare,
+    from_config,
 )
 
 HEAD_DIM, BASE, FACTOR, FAR = 32, 10_000.0, 1.25, 100_000
@@ -220,10 +222,53 @@ def test_the_report_is_text_of_80_columns_and_json(tmp_path):
         short_factor=(1.0,) * 16, long_factor=(2.5,) * 16, original_max_position_embeddings=4096, factor=4.0
     )
     assert (
-        "short_factor=(16 numbers), long_factor=(16 numbers), original_max_position_embeddings=4096, factor=4.0)"
-        in " ".join(compare(ROPE, ROPE.replace(scaling=longrope)).b.split())
+        "short_factor=(16 numbers), long_factor=(16 numbers), original_max_position_embeddings=4096, factor=4.0, "
+        "seq_len=16384)" in " ".join(compare(ROPE, ROPE.replace(scaling=longrope)).b.split())
     )
     assert json.loads(json.dumps(report.to_dict()))["causes"] == ["base"]
+
+
+def test_frequencies_are_those_of_sequences_of_the_context():
+    """A function computes one value, so that a context for which this value is not is refused."""
+    one, other = (
+        ROPE.replace(
+            scaling=LongRopeScaling(
+                short_factor=(1.0,) * 16, long_factor=(each,) * 16, original_max_position_embeddings=4096, factor=4.0
+            )
+        )
+        for each in (2.0, 2.5)
+    )
+    dynamic = ROPE.replace(scaling=DynamicNTKScaling(factor=4.0, max_position_embeddings=4096))
+    for a, b in ((one, other), (ROPE, dynamic), (dynamic, ROPE)):
+        assert compare(a, b).context == 16_384
+        for options in ({}, {"context": 4097}):
+            with pytest.raises(AssertionError, match=r"seq_len=(16384|4097).* Likely cause: scaling"):
+                assert_same(a, b, **options)
+        assert_same(a, b, context=4096)
+    for rope in (one, dynamic):
+        function = partial(lambda rope, x, positions: rope(x, positions=positions, seq_dim=-2), rope)
+        report = compare(function, rope)
+        assert report.same and report.context == 4096
+        assert report.problems == (
+            "The frequencies of b are for sequences of at most 4,096 tokens; its rule has others for other lengths.",
+        )
+        words = (
+            r"compare: context must be a length for which the frequencies of b are: at most 4,096 tokens; got 4097: "
+        )
+        with pytest.raises(ValueError, match=words):
+            compare(function, rope, context=4097)
+        changed = rope.replace(scaling=replace(rope.scaling, seq_len=4097))
+        assert "scaling" in compare(function, changed, context=4097).causes
+
+
+def test_a_config_is_compared_with_its_gguf_file_as_llama_cpp_converts_it():
+    metadata = from_config(CONFIG, layout="interleaved").to_config("gguf")
+    for given in ((CONFIG, metadata), (metadata, CONFIG)):
+        report = compare(*given)
+        assert report.same and "half'" in report.a + report.b and "permuted" in report.a + report.b
+    assert compare({**CONFIG, "model_type": "qwen2"}, metadata).causes == ("layout",)  # not of that architecture
+    assert compare(CONFIG, metadata, options={"layout": "half"}).same
+    assert compare({**CONFIG, "rope_theta": 5e5}, metadata).causes == ("base",)
 
 
 # Functions that are no rotation, and what the report says of them.

@@ -211,7 +211,6 @@ def _rule_with(metadata: Metadata, divisors: tuple[float, ...], base: float, rot
     for rule in _candidates(divisors, is_whole):
         found = rule.frequencies(base, rotary_dim)
         if all(abs(a - b) <= 2.0**-21 * b + 1.0 / gguf.DIVISOR_OF_UNROTATED for a, b in zip(wanted, found)):
-            metadata.keys.remarks.append(f"{gguf.FREQS} has the factors of {rule.describe()}")
             return {"rope_type": rule.rope_type, **{each.name: getattr(rule, each.name) for each in fields(rule)}}
     return {"rope_type": FactorScaling.rope_type, "factors": divisors}
 

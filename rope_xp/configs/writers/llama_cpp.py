@@ -177,9 +177,9 @@ def _text(value: str | float) -> str:
 
 
 def _architecture(rope: Embedding, given: str | None) -> str | None:
-    """The architecture that the caller names, or that of the config's family; None if it is unknown."""
+    """The architecture that the caller names, or that of the GGUF file or the config's family; None if unknown."""
     if given is None:
-        return gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
+        return rope._provenance.architecture or gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
     if gguf.gguf_layout(gguf.with_sections(given)) is None:
         raise wrong_value(f"architecture must be one that {TARGET} rotates; got {given!r}")
     own = gguf.LAYERS.get(given)
