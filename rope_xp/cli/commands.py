@@ -64,7 +64,7 @@ def app() -> None:
     """Rotary position embeddings of models: what they do, and whether two are the same.
 
     FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder that has one
-    of them, or - for the JSON on standard input. Only identify reads names of tensors, too. Lengths are numbers of
+    of them, or - for the JSON on standard input. identify reads names of tensors, too. Lengths are numbers of
     tokens, such as 131072 or 128k (k is 1,024).
 
     Exit codes: 0; 1 if embeddings differ, none is found, or the report has warnings; 2 for bad input.
@@ -226,7 +226,7 @@ def extend(
 ) -> int:
     """Extend the context of a model. Without --rule, recommend one, and list what each does.
 
-    The new length must be greater than the present one, scaling included. If a rule replaces a scaling with which the
+    The new length must be greater than the length with the present scaling. If a rule replaces a scaling with which the
     model may have been trained, a warning says so. The exit code is 1 if the report has warnings; with --for, it is 0.
 
     \b
@@ -275,7 +275,7 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
 @app.command()
 @FILE
 @click.option("--to", "target", type=Program("all"), metavar="PROGRAM", required=True, help=f"One of all, {PROGRAMS}.")
-@options(CONFIG, WRITING, JSON)
+@options(CONFIG, FLAGS, WRITING, JSON)
 def convert(
     file: str,
     target: Target,
@@ -293,9 +293,13 @@ def convert(
     \b
     Example: rope-xp convert config.json --to llama.cpp
     Example: rope-xp convert config.json --to all
+    Example: rope-xp convert config.json --flags "--rope-scale 2" --to vllm
     """
     writing = Options(architecture, engine_version)
     groups = [each for each in _groups(file, place) if each.rope is not None]
+    if place.get("flags"):
+        for remark in dict.fromkeys(remark for each in groups for remark in each.rope._provenance.remarks):
+            _note(f"note: {remark}")
     if target == "all":
         return show(settings.page(groups, writing), as_json)
     with about(file):

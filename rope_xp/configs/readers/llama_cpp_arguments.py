@@ -76,7 +76,13 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
         remarks.append("llama.cpp reads --yarn-beta-fast and --yarn-beta-slow with YaRN only")
     if context is not None and context < 0:
         raise wrong_value(f"--ctx-size of flags must be at least 0; got {context}")
-    return Changed(found, context or found.get(f"{name}.{gguf.LENGTH}"), remarks, betas if is_yarn else {})
+    length = found.get(f"{name}.{gguf.LENGTH}")
+    if checks.is_int(length) and (context or 0) > length and not is_yarn:
+        remarks.append(
+            f"llama.cpp's server ends at context_length={length} of the file, whatever -c is: --override-kv "
+            f"{name}.{gguf.LENGTH}=int:{context} changes it"
+        )
+    return Changed(found, context or length, remarks, betas if is_yarn else {})
 
 
 def _factor(line: CommandLine, stated: object) -> Any:
