@@ -406,7 +406,9 @@ class Bench:
             (folder / "rope_xp" / file).write_text(text)
         files = {str(lines.file_of_test[name]).replace(str(self.package), str(folder / "rope_xp")) for name in tests}
         done = in_process(folder, package=str(folder / "rope_xp"), files=sorted(files), seconds=tests)
-        killer, ran = json.loads(done.stdout.splitlines()[-1]) if done and done.returncode >= 0 else (None, tests)
+        # A mutant may end the process before it prints.
+        printed = done.stdout.splitlines() if done and done.returncode >= 0 else []
+        killer, ran = json.loads(printed[-1]) if printed else (None, tests)
         if not mutant["texts"] and len(ran) < len(tests):
             sys.exit(f"tests that were measured must be found again; got {set(tests) - set(ran)}")
         if killer is not None:
