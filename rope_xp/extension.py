@@ -1,6 +1,7 @@
 """`extend`: an embedding for longer sequences by a scaling rule, and a report of the rules to choose from."""
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from math import pi
 from typing import Any, NamedTuple, TypeGuard
@@ -266,10 +267,10 @@ class Recommendation(NamedTuple):
     fine_tuning : str
         What the papers say about it.
     engines : tuple of str
-        The targets of `RotaryEmbedding.to_config` whose engines have the rule for the model type, by the newest sources
-        that were read.
+        The targets of `RotaryEmbedding.to_config` whose engines have the rule for the model type, or for the GGUF file,
+        by the newest sources that were read.
     model_type : str
-        Empty if no config named it. No engine is then known.
+        Empty if no config named it. Without a GGUF file, no engine is then known.
     """
 
     rule: str
@@ -335,17 +336,15 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
     choice = next(each for each in it.choices if each.rule == found.rule)
     scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"
     cost = f"{found.changed} of {it.pairs} frequencies change too{scores}"
-    engines = f"for {found.model_type}: {', '.join(found.engines) or 'none whose source was read'}"
-    is_of_gguf = choice.rope is not None and bool(choice.rope._provenance.architecture)
-    # Metadata of a GGUF file have the factors of any rule.
-    usual = "gguf" if is_of_gguf or not METHODS[found.rule].scaling.is_standard else "vllm"
-    unknown = "llama.cpp" if is_of_gguf else "not known, because no config names the model type"
+    of_what = f"for {found.model_type}" if found.model_type else "for this GGUF file" if found.engines else ""
+    engines = f"{of_what}: {', '.join(found.engines) or 'none whose source was read'}"
+    usual = "vllm" if METHODS[found.rule].scaling.is_standard else "gguf"  # whose metadata may have any factors
     program = usual if usual in found.engines or not found.engines else found.engines[0]
     return [
         ("rule", f"{found.rule} ({choice.kept} of {it.pairs} pairs are kept, {choice.new_angles} get new angles)"),
         ("short texts", cost if found.changed else f"no cost: up to {it.trained:,} tokens, nothing changes"),
         ("fine-tuning", found.fine_tuning),
-        ("engines", engines if found.model_type else unknown),
+        ("engines", engines if of_what else "not known, because no config names the model type"),
         ("quality", f"try it at {it.to:,} tokens: no formula says how good it is"),
         ("next", f"rope-xp: add --rule {found.rule} --for {program} to print settings"),
     ]
@@ -406,7 +405,9 @@ def _recommendation(rope: Embedding, choices: tuple[Choice, ...]) -> Recommendat
     changed = sum(abs(before - after) > 1e-9 * before for before, after in pairs)
     factor = (found.attention_factor / rope.attention_factor) ** 2
     model_type = rope._provenance.model_type
-    engines = _engines(found) if model_type else ()
+    by_engine = {each.engine: name for name, each in reversed(TARGETS.items()) if each.engine}.values()
+    of_gguf = [name for name, each in TARGETS.items() if each.takes_architecture]
+    engines = _written(found, by_engine if model_type else of_gguf if rope._provenance.architecture else ())
     return Recommendation(rule, changed, factor, METHODS[rule].fine_tuning, engines, model_type)
 
 
@@ -417,10 +418,10 @@ def _of_short_texts(rope: Embedding) -> list[float]:
     return rope._frequencies.sizes()
 
 
-def _engines(rope: Embedding) -> tuple[str, ...]:
-    """The targets for which the tables of engines say that an embedding can be written, one for each engine."""
+def _written(rope: Embedding, targets: Iterable[str]) -> tuple[str, ...]:
+    """Those of some targets for which the tables of engines say that an embedding can be written."""
     found = []
-    for target in {each.engine: name for name, each in reversed(TARGETS.items()) if each.engine}.values():
+    for target in targets:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # what an engine does is not known
             try:

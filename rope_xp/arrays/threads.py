@@ -1,8 +1,9 @@
-"""Threads of the host: `run` for compiled kernels, `share` for operations of NumPy, in plain threads.
+"""Threads of the host: `run` for compiled kernels, and `share`, plain threads, for operations of NumPy.
 
-Kernels use the OpenMP library that is loaded: that of torch, else numba's. PyTorch's pool stays active after each operation, so a second pool would wait for processors. Without OpenMP, plain
-threads run. OpenMP waits for all of its threads, also for those that have not started; on a busy machine that may cost
-more than it saves: the caller then works alone for a while. A worker process uses no threads: a fork loses OpenMP's.
+Kernels use the OpenMP library that is loaded: that of torch, else numba's. PyTorch's pool stays active after each
+operation, so a second pool would wait for processors. Without OpenMP, plain threads run. OpenMP waits for all of its
+threads, also for those that have not started; on a busy machine that may cost more than it saves: the caller then works
+alone for a while. A worker process uses no threads: a fork loses OpenMP's.
 """
 
 import ctypes

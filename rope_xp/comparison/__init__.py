@@ -32,16 +32,17 @@ def compare(
     Parameters
     ----------
     a, b : config, RotaryEmbedding, function or None
-        A config is what `from_config` reads: a path, a mapping, or an object with `to_dict()`. A module of rope_xp
-        stands for its value, and None for no rotation. A function ``fn(x, positions)`` of any library rotates `x`.
+        A config is what `from_config` reads: a path, a mapping, or an object with `to_dict()`. Beside a GGUF file, it
+        has the layout that llama.cpp's converter writes for it. A module of rope_xp stands for its value, and None for
+        no rotation. A function ``fn(x, positions)`` of any library rotates `x`.
     head_dim : int, optional
         The number of channels of a head. Required if neither `a` nor `b` is a value or a config.
     context : int, optional
         The two are the same if they agree at positions 0 to ``context - 1``. The default is the extended or trained
         length of the values, the longest that is known, or else 4096. If frequencies depend on the length of a
-        sequence (LongRoPE, dynamic NTK), those of sequences of `context` tokens are compared, unless a value or
-        `options` state a `seq_len`. A function is compared with one value alone: the default is then at most the
-        length for which its frequencies are.
+        sequence (LongRoPE, dynamic NTK), configs are read for sequences of `context` tokens, unless `options` have a
+        `seq_len`; two values that state none are taken for them, too. Beside a function, a module or a config, a value
+        has the frequencies that it has: the default is then at most the length for which they are.
     tolerance : float, optional
         The change of a unit score that is accepted. The default is 1e-3, the error of float32 phases at position 8,192.
         For a function with bfloat16 or float16 results, it is 8 roundings of that dtype.
@@ -66,8 +67,8 @@ def compare(
     Raises
     ------
     ValueError, TypeError, FileNotFoundError
-        If arguments are wrong, or as `from_config` does; also if a function is compared with a value whose frequencies
-        are not for `context`. What a function raises is part of the report.
+        If arguments are wrong, or as `from_config` does; also if frequencies of a value are not for `context`. What a
+        function raises is part of the report.
 
     Notes
     -----
@@ -159,6 +160,5 @@ def _comparison(given: Values, of_configs: object, *options: Any) -> Comparison:
     from rope_xp.comparison.steps import arguments_of_configs, comparison, options_of, subjects
 
     arguments = arguments_of_configs(of_configs, *given.values())
-    checked = options_of(*options)
-    a, b = subjects(given, arguments, checked.context)
+    (a, b), checked = subjects(given, arguments, options_of(*options))
     return comparison(a, b, checked)

@@ -26,11 +26,11 @@ from rope_xp.comparison.describe import (
 from rope_xp.comparison.measures import attention_moved, change_at, first_beyond
 from rope_xp.comparison.report import Comparison, Difference, number
 from rope_xp.configs.from_config import from_config
+from rope_xp.configs.keys import LENGTH
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, PERMUTED
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.explanation import longest_sequence_of, sequences_of
-from rope_xp.frequencies import DynamicNTKScaling
 from rope_xp.identification.behaviour import Behaviour, directions_of
 from rope_xp.identification.precision import COARSE_BITS
 from rope_xp.identification.probe import SEARCHED_INDEX, Function, Probe
@@ -42,8 +42,8 @@ from rope_xp.types import Config, Embedding, Values
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
 TOLERANCE = 1e-3
-# Without a length in either of the two.
-CONTEXT = 4096
+# Without a length in either of the two; and the longest.
+CONTEXT, LONGEST_CONTEXT = 4096, 2**31
 # Causes are sought up to this position at least.
 HORIZON = 2**20
 # The change of a unit score that matters.
@@ -69,12 +69,13 @@ class Options(NamedTuple):
     tolerance: float | None
     positions_ignored: bool
     call: Values
+    have_all_lengths: bool = True  # both have frequencies for all lengths of sequences, and not for one
 
 
 def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: Values) -> Options:
     if head_dim is not None:
         head_dim = checks.even_size("head_dim", head_dim)
-    if context is not None and not 1 <= checks.count("context", context) <= 2**31:
+    if context is not None and not 1 <= checks.count("context", context) <= LONGEST_CONTEXT:
         raise wrong_value(f"context must be at least 1 and at most 2**31; got {context}")
     if tolerance is not None:
         tolerance = checks.positive("tolerance", tolerance)
@@ -133,19 +134,24 @@ def subject_of(name: str, given: object, of_config: Config) -> Subject:
     return Subject(f"the function {name}", None, given, place=place)
 
 
-def subjects(given: Values, of_configs: tuple[Values, Values], context: int | None) -> list[Subject]:
-    """The two, for sequences of the context, unless `seq_len` or flags say for which."""
+def subjects(given: Values, of_configs: tuple[Values, Values], options: Options) -> tuple[list[Subject], Options]:
+    """The two, and the options with the context: for its sequences, unless `seq_len` or flags say for which."""
     both = [subject_of(*each, of_config) for each, of_config in zip(given.items(), of_configs)]
-    if not any("layout" in of for of in of_configs):
-        both = [_as_converted(each, other) for each, other in zip(both, both[::-1])]
-    has_function = any(each.fn is not None for each in both)
-    if any("flags" in of for of in of_configs) or (has_function and context is None):
-        return both
-    length = context or _context(*both)
-    return [
-        _at_length(each, *of, options, length, has_function)
-        for each, of, options in zip(both, given.items(), of_configs)
+    # Configs have frequencies of all lengths, as have two values that state none. Others compute those of one length.
+    have_all = all(map(_is_config, given.values())) or all(
+        isinstance(each, RotaryEmbedding) and getattr(each.scaling, "seq_len", None) is None for each in given.values()
+    )
+    context = options.context or _context(*both, have_all)
+    if not any("flags" in of_config for of_config in of_configs):
+        both = [
+            _at_length(subject, name, value, of_config, context, have_all)
+            for subject, (name, value), of_config in zip(both, given.items(), of_configs)
+        ]
+    permuted = [
+        _as_converted(subject, other) if _is_config(value) and of_config.get("layout") is None else subject
+        for subject, other, value, of_config in zip(both, both[::-1], given.values(), of_configs)
     ]
+    return permuted, options._replace(context=context, have_all_lengths=have_all)
 
 
 def _as_converted(subject: Subject, other: Subject) -> Subject:
@@ -160,27 +166,25 @@ def _as_converted(subject: Subject, other: Subject) -> Subject:
     return subject._replace(name=f"{subject.name}, {words}", rope=rope)
 
 
-def _at_length(
-    subject: Subject, name: str, given: object, of_config: Config, length: int, has_function: bool
-) -> Subject:
-    """A config that is read for sequences of a length, or a value for them; a function computes one value alone."""
+def _at_length(subject: Subject, name: str, given: object, of_config: Config, length: int, have_all: bool) -> Subject:
+    """A config that is read for sequences of a length; one of two values, for them; an error if it has others."""
     rope, scaling = subject.rope, None if subject.rope is None else subject.rope.scaling
     valid, fits = ("", True) if rope is None else sequences_of(rope, length)
-    if rope is None or fits or getattr(scaling, "seq_len", None) is not None or "seq_len" in of_config:
+    if rope is None or fits or getattr(scaling, "seq_len", None) is not None or of_config.get("seq_len") is not None:
         return subject
     if _is_config(given):
         return subject_of(name, given, {**of_config, "seq_len": length})
-    if has_function:
+    if not have_all:
         raise wrong_value(
-            f"context must be a length for which the frequencies of {name} are: {valid}; got {length}: give "
-            f"{name} for that length, as from_config(..., seq_len={length}) does"
+            f"the frequencies of {name} must be for sequences of {length} tokens, the context; got those for {valid}: "
+            f"give {name} for that length, as from_config(..., seq_len={length}) does"
         )
     rope = with_provenance(rope.replace(scaling=replace(scaling, seq_len=length)), rope._provenance)
     return Subject(short_repr(rope), rope)
 
 
 def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
-    context = options.context or _context(a, b)
+    context = options.context or CONTEXT
     # The value that functions are measured against: that of `a`, unless it has numbers for frequencies, which do not
     # say their base, and `b` has a value.
     reference = b.rope if a.rope is None or (b.rope is not None and a.rope.base is None) else a.rope
@@ -206,20 +210,20 @@ def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
     else:
         report = _explained(one, other, both, fixed)
     problems = dict.fromkeys(problem for each in both for problem in each.problems)
-    has_function = a.fn is not None or b.fn is not None
-    problems |= dict.fromkeys(_of_lengths(name, each, context, has_function) for name, each in (("a", a), ("b", b)))
+    problems |= dict.fromkeys(_of_lengths(name, each, context, options) for name, each in (("a", a), ("b", b)))
     remarks = (*a.remarks, *b.remarks)
     advice = () if remarks else report.advice  # what flags change may be meant
     problems = tuple(filter(None, problems))
     return replace(report, problems=problems, sample=sample_of(both, context), remarks=remarks, advice=advice)
 
 
-def _of_lengths(name: str, subject: Subject, context: int, has_function: bool) -> str:
-    """For which sequences the frequencies of a value are, if these are not those of the context, or a limit of it."""
+def _of_lengths(name: str, subject: Subject, context: int, options: Options) -> str:
+    """For which sequences the frequencies of a value are, if these are not those of the context, or end with it."""
     valid, fits = ("", True) if subject.rope is None else sequences_of(subject.rope, context)
-    if not valid or (fits and not has_function):
+    ends = subject.rope is not None and longest_sequence_of(subject.rope) == context and not options.have_all_lengths
+    if fits and not ends:
         return ""
-    others = "its rule has others for other lengths" if fits else f"at {context:,} tokens, its rule has others"
+    others = "its rule has others for longer ones" if fits else f"at {context:,} tokens, its rule has others"
     return f"The frequencies of {name} are for sequences of {valid}; {others}."
 
 
@@ -242,15 +246,15 @@ def _head_dim(a: Subject, b: Subject, reference: Embedding | None, options: Opti
     return reference.head_dim
 
 
-def _context(a: Subject, b: Subject) -> int:
-    """The longest length that is known. With a function, the values must have their frequencies for it."""
+def _context(a: Subject, b: Subject, have_all: bool) -> int:
+    """The longest length that is known; the longest with these frequencies, if not both have those of all lengths."""
     ropes = [each.rope for each in (a, b) if each.rope is not None]
     known = [length for rope in ropes for length in lengths_of(rope) if length]
-    if a.fn is None and b.fn is None:
-        scalings = [rope.scaling for rope in ropes if isinstance(rope.scaling, DynamicNTKScaling)]
-        return max([*known, *(int(each.factor * each.max_position_embeddings) for each in scalings)], default=CONTEXT)
-    fitting = [longest for rope in ropes if (longest := longest_sequence_of(rope))]
-    return min([max(known, default=CONTEXT), *fitting])
+    if not have_all:
+        return min([max(known, default=CONTEXT), *filter(None, map(longest_sequence_of, ropes))])
+    open_rules = [each.scaling for each in ropes if getattr(each.scaling, "seq_len", 0) is None]
+    known += [int(each.factor * trained) for each in open_rules if (trained := getattr(each, LENGTH, None))]
+    return min(max(known, default=CONTEXT), LONGEST_CONTEXT)
 
 
 def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Values) -> Comparison:

@@ -115,12 +115,12 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     if choice.compat is not None:
         raise wrong_value(f"compat must be None with flags; got {choice.compat!r}")
     remarks: list[str] = []
-    source = as_file = ""
+    source, as_file, of_config = "", "", Provenance()
     if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
         rope = _read_mapping(whole, choice)
         if rope is None:
             return None
-        source = "the GGUF file that llama.cpp's converter writes for the config"
+        source, of_config = "the GGUF file that llama.cpp's converter writes for the config", rope._provenance
         as_file = "the config was read as the GGUF file that llama.cpp's converter writes from it"
         if rope._provenance.layer_type not in ("", "full_attention"):
             kept = f"flags of llama.cpp leave layers of type {rope._provenance.layer_type} as the file has them"
@@ -147,8 +147,9 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     found = rope._provenance
     if line.engine != "llama.cpp":
         found = replace(found, tensors=_tensors_of_file(whole, choice))
-    elif as_file:
-        found = replace(found, architecture="")  # that of the config, or any that has its rotation
+    elif as_file:  # the architecture is that of the config, or any that has its rotation
+        names = ("model_type", "file_type", "path", "axis_names")
+        found = replace(found, architecture="", **{name: getattr(of_config, name) for name in names})
     source = f"{source or found.format or 'the config'}, with flags of {line.name}"
     return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks), format=source))
 

@@ -228,47 +228,61 @@ def test_the_report_is_text_of_80_columns_and_json(tmp_path):
     assert json.loads(json.dumps(report.to_dict()))["causes"] == ["base"]
 
 
-def test_frequencies_are_those_of_sequences_of_the_context():
-    """A function computes one value, so that a context for which this value is not is refused."""
-    one, other = (
-        ROPE.replace(
-            scaling=LongRopeScaling(
-                short_factor=(1.0,) * 16, long_factor=(each,) * 16, original_max_position_embeddings=4096, factor=4.0
-            )
-        )
-        for each in (2.0, 2.5)
-    )
-    dynamic = ROPE.replace(scaling=DynamicNTKScaling(factor=4.0, max_position_embeddings=4096))
-    for a, b in ((one, other), (ROPE, dynamic), (dynamic, ROPE)):
+def longrope_of(factor, width=16, original=4096):
+    lists = {"short_factor": (1.0,) * width, "long_factor": (factor,) * width}
+    return LongRopeScaling(**lists, original_max_position_embeddings=original, factor=4.0)
+
+
+DYNAMIC = ROPE.replace(scaling=DynamicNTKScaling(factor=4.0, max_position_embeddings=4096))
+
+
+def test_two_values_that_state_no_length_are_compared_for_sequences_of_the_context():
+    one, other = (ROPE.replace(scaling=longrope_of(factor)) for factor in (2.0, 2.5))
+    for a, b in ((one, other), (ROPE, DYNAMIC), (DYNAMIC, ROPE)):
         assert compare(a, b).context == 16_384
         for options in ({}, {"context": 4097}):
             with pytest.raises(AssertionError, match=r"seq_len=(16384|4097).* Likely cause: scaling"):
                 assert_same(a, b, **options)
         assert_same(a, b, context=4096)
-    for rope in (one, dynamic):
+    huge = DYNAMIC.replace(scaling=DynamicNTKScaling(factor=1e6, max_position_embeddings=4096))
+    assert compare(huge, huge).context == 2**31
+
+
+def test_what_computes_one_value_is_compared_with_that_value_as_far_as_its_frequencies_are_meant():
+    dynamic = {**CONFIG, "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
+    of_longer = from_config(dynamic, seq_len=8192)
+    for rope, *others in ((ROPE.replace(scaling=longrope_of(2.0)),), (from_config(dynamic), dynamic)):
+        length = 4096 if rope.head_dim == HEAD_DIM else 2048
         function = partial(lambda rope, x, positions: rope(x, positions=positions, seq_dim=-2), rope)
-        report = compare(function, rope)
-        assert report.same and report.context == 4096
-        assert report.problems == (
-            "The frequencies of b are for sequences of at most 4,096 tokens; its rule has others for other lengths.",
-        )
-        words = (
-            r"compare: context must be a length for which the frequencies of b are: at most 4,096 tokens; got 4097: "
-        )
-        with pytest.raises(ValueError, match=words):
-            compare(function, rope, context=4097)
-        changed = rope.replace(scaling=replace(rope.scaling, seq_len=4097))
-        assert "scaling" in compare(function, changed, context=4097).causes
+        for other in (function, *others):
+            report = compare(other, rope)
+            assert report.same and report.context == length
+            assert report.problems[-1].endswith(f"of at most {length:,} tokens; its rule has others for longer ones.")
+            words = f"must be for sequences of {length + 1} tokens, the context; got those for at most {length:,} tokens"
+            with pytest.raises(ValueError, match=words):
+                compare(other, rope, context=length + 1)
+    for a, b, causes in ((from_config(dynamic), of_longer, ("scaling",)), (of_longer, of_longer, ())):
+        assert compare(a, b).causes == causes
+    assert compare(of_longer, of_longer).context == 8192
 
 
 def test_a_config_is_compared_with_its_gguf_file_as_llama_cpp_converts_it():
-    metadata = from_config(CONFIG, layout="interleaved").to_config("gguf")
-    for given in ((CONFIG, metadata), (metadata, CONFIG)):
+    rope = from_config(CONFIG, layout="interleaved")
+    metadata, value = rope.to_config("gguf"), from_config(CONFIG, layout="half")
+    for given in ((CONFIG, metadata), (metadata, CONFIG), (CONFIG, from_config(metadata))):
         report = compare(*given)
         assert report.same and "half'" in report.a + report.b and "permuted" in report.a + report.b
+        assert compare(*given, options={"layout": None}).same
     assert compare({**CONFIG, "model_type": "qwen2"}, metadata).causes == ("layout",)  # not of that architecture
-    assert compare(CONFIG, metadata, options={"layout": "half"}).same
-    assert compare({**CONFIG, "rope_theta": 5e5}, metadata).causes == ("base",)
+    assert "permuted" not in compare(CONFIG, metadata, options={"layout": "half"}).a
+    assert compare(value, metadata).causes == ("layout",)  # a value rotates as it is
+    for options in ({}, {"options": {"flags": "--rope-scale 2"}}):
+        assert compare({**CONFIG, "rope_theta": 5e5}, metadata, **options).causes[0] == "base"
+    block = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+    config = {**CONFIG, "model_type": "minicpm", "head_dim": 32, "max_position_embeddings": 8192}
+    config |= {"rope_scaling": {**block, "original_max_position_embeddings": 2048}}
+    file = {**from_config(config, layout="interleaved").to_config("gguf"), "minicpm.context_length": 8192}
+    assert all(compare(config, file, **options).same for options in ({}, {"context": 2048}, {"context": 2049}))
 
 
 # Functions that are no rotation, and what the report says of them.

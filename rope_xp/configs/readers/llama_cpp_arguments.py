@@ -77,11 +77,12 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
     if context is not None and context < 0:
         raise wrong_value(f"--ctx-size of flags must be at least 0; got {context}")
     length = found.get(f"{name}.{gguf.LENGTH}")
-    if checks.is_int(length) and (context or 0) > length and not is_yarn:
-        remarks.append(
-            f"llama.cpp's server ends at context_length={length} of the file, whatever -c is: --override-kv "
-            f"{name}.{gguf.LENGTH}=int:{context} changes it"
-        )
+    longest, reason = length, f"the file has {name}.{gguf.LENGTH}={length}; --override-kv changes it"
+    if is_yarn and changed[gguf.FACTOR] != before[gguf.FACTOR]:
+        longest, reason = changed[gguf.ORIGINAL] or length, "the original length times the factor"
+        longest = int(longest * changed[gguf.FACTOR]) if checks.is_int(longest) else None
+    if context is not None and checks.is_int(longest) and context > longest:
+        remarks.append(f"llama.cpp's server ends at {longest} tokens, whatever -c is: {reason}")
     return Changed(found, context or length, remarks, betas if is_yarn else {})
 
 
