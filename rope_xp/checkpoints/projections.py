@@ -284,6 +284,6 @@ def _compare_rows(found: Mapping[str, Found], group: Group, where: str) -> tuple
             agreeing.append((f"rows of {role}: {rows}", f"{sum_of}, and a gate for each, as {group.names[role]} has"))
         elif rows:
             warnings.append(
-                f"{group.names[role]} has {rows} rows. {where} says {sum_of}, which are {count * width} rows."
+                f"{group.names[role]} has {rows} rows, but {where} says {sum_of}, which are {count * width} rows."
             )
     return agreeing, warnings

@@ -63,9 +63,9 @@ class Commands(click.Group):
 def app() -> None:
     """Rotary position embeddings of models: what they do, and whether two are the same.
 
-    FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder that has one
-    of them, or - for the JSON on standard input. identify reads names of tensors, too. Lengths are numbers of
-    tokens, such as 131072 or 128k (k is 1,024).
+    FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder that has one of
+    them, or - for the JSON on standard input. identify takes a safetensors or GGUF file, or a folder with one. Lengths
+    are numbers of tokens, such as 131072 or 128k (k is 1,024).
 
     Exit codes: 0; 1 if embeddings differ, none is found, or the report has warnings; 2 for bad input.
     """
@@ -119,7 +119,9 @@ def _shown(report: ReportT) -> ReportT:
 @options(
     CONTEXT,
     click.option(
-        "--tolerance", type=float, help="The accepted change of a score of two vectors of length 1; by default 0.001."
+        "--tolerance",
+        type=float,
+        help="The accepted change of a score of two vectors of length 1; by default 0.001, or 8 roundings of 16 bits.",
     ),
     CALLS,
     click.option("--positions-ignored", is_flag=True, help="Accept a function that ignores its positions."),
@@ -184,9 +186,9 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
     """Say which format a checkpoint has, or which rotary embedding a function computes.
 
     The function is called as function(x, positions). The usual orders of axes are tried, with arrays of NumPy first,
-    then of PyTorch and JAX if its module imports them; float64, then float32. Give --shape or --like if the report says
-    that the calls fail. The exit code is 1 if no layout or no embedding is found, if the function does not rotate
-    tokens by their positions, or if the report has warnings.
+    then of PyTorch and JAX if the module of the function imports them; float64, then float32. Give --shape or --like if
+    the report says that the calls fail. The exit code is 1 if no layout or no embedding is found, if the function does
+    not rotate tokens by their positions, or if the report has warnings.
 
     \b
     Example: rope-xp identify model.safetensors

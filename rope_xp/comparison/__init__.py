@@ -24,9 +24,9 @@ def compare(
 ) -> Comparison:
     """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
 
-    Values and configs are compared by their frequencies, exactly. A function is called, as by `identify`, to find the
-    value that it computes. Then, to check, it is called at many positions and in different calls: with one token alone,
-    with positions in any order that do not begin with 0, with many heads and with several batch rows that have
+    Values and configs are compared by their frequencies, not by calls. A function is called, as by `identify`, to find
+    the value that it computes. Then, to check, it is called at many positions and in different calls: with one token
+    alone, with positions in any order that do not begin with 0, with many heads and with several batch rows that have
     positions of their own. Where it has no result, or one that depends on the call, it is not the same.
 
     Parameters
@@ -45,7 +45,7 @@ def compare(
         has the frequencies that it has: the default is then at most the length for which they are.
     tolerance : float, optional
         The change of a unit score that is accepted. The default is 1e-3, the error of float32 phases at position 8,192.
-        For a function with bfloat16 or float16 results, it is 8 roundings of that dtype.
+        For a function with bfloat16 or float16 results, it is 8 roundings of that dtype, and must not be less.
     shape : str, optional
         The axes of the `x` of functions, such as ``"batch heads seq dim"``. By default several are tried.
     like : array, optional
@@ -85,7 +85,8 @@ def compare(
 
     If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
 
-    A cause that acts only at or beyond `context`, such as float32 phases, is in `causes` even if `same` is true.
+    A cause that acts only at or beyond `context`, such as float32 phases, is in `causes` even if `same` is true, but
+    for results in half precision, whose roundings may hide it.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import product
 from textwrap import shorten
 from typing import NamedTuple
 
@@ -214,8 +215,9 @@ def confirmed(
     position = first_unlike(probe, behaviour, context, tolerance, directions)
     if position is None:
         return finding
-    for each in _with_rule_of(reference, behaviour):
-        rounded = _with_rounded_phases(probe, each, min(MOST_ROUNDED, context))
+    first, some = np.arange(1, min(MOST_ROUNDED, context)), np.geomspace(1, context - 1, MOST_ROUNDED).astype(int)
+    for each, positions in product(_with_rule_of(reference, behaviour), (first, np.unique(some))):
+        rounded = _with_rounded_phases(probe, each, positions)
         if rounded and first_unlike(probe, rounded, context, tolerance, directions) is None:
             return finding._replace(behaviour=rounded)
     count = min(longest_call(probe.head_dim), context)
@@ -236,11 +238,11 @@ def _with_rule_of(reference: Embedding | None, behaviour: Behaviour) -> Iterator
     yield behaviour
 
 
-def _with_rounded_phases(probe: Probe, behaviour: Behaviour, context: int) -> Behaviour | None:
-    """A behaviour with rounded phases if they explain the angles below a context, of which few were known before."""
+def _with_rounded_phases(probe: Probe, behaviour: Behaviour, positions: np.ndarray) -> Behaviour | None:
+    """A behaviour with rounded phases if they explain the angles at positions, of which few were known before."""
     if behaviour.rope is None or probe.roundoff < COARSE:
         return None
-    exact, positions = behaviour.with_exact_phases().map(), np.arange(1, context)
+    exact = behaviour.with_exact_phases().map()
     x = rows_at(probe.head_dim, positions)
     y = probe(x, positions)
     if y is None or not exact.pairs:
@@ -249,6 +251,8 @@ def _with_rounded_phases(probe: Probe, behaviour: Behaviour, context: int) -> Be
     one, other = (each[:, channels[0]] + 1j * each[:, channels[1]] for each in (y, expected))
     w, where = exact.step[0], positions + behaviour.offset
     name = precision_of(np.angle(one / other), where, w, 0.0 * w, behaviour.roundoff).name
+    if name == "float32":  # programs round frequencies to float32 in different ways
+        return with_own_factors(behaviour._replace(precision=name), probe)
     return behaviour._replace(precision=name) if name in COARSE_BITS else None
 
 

@@ -56,7 +56,8 @@ class Comparison(Report):
     scores_are_same : bool or None
         Whether no score changes if one of them rotates queries and keys in place of the other. None if unknown.
     largest_change : float or None
-        The largest change of a unit score at the last position, ``context - 1``. None if unknown.
+        The largest change of a unit score at the last position, ``context - 1``. None if unknown, as within the
+        roundings of results in half precision.
     attention_moved : float or None
         The share of attention that is on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`:
         of random queries at the last position, to 4,096 random keys at most, spread over the context, the mean of 32
@@ -109,14 +110,15 @@ class Comparison(Report):
 
     @property
     def _measures(self) -> list[tuple[str, str, str]]:
-        if self.largest_change is None:
+        if self.largest_change is None and not self.same:
             return []
         rows = [
             ("compared", "", f"{'some of ' if self.sample else ''}positions 0 to {number(self.context - 1)}"),
             ("score", "", "the product of two vectors of length 1; one is rotated"),
             ("tolerance", "", f"a score may change by {self.tolerance:.2g}"),
-            ("last position", "", f"a score changes by up to {self.largest_change:.3g}"),
         ]
+        if self.largest_change is not None:
+            rows.append(("last position", "", f"a score changes by up to {self.largest_change:.3g}"))
         if self.attention_moved is None:
             return rows
         share = f"{self._share} moves to other tokens (32 random queries, up to 4,096 random keys over the context)"

@@ -32,7 +32,7 @@ from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.explanation import longest_sequence_of, sequences_of
 from rope_xp.identification.behaviour import Behaviour, directions_of
-from rope_xp.identification.precision import COARSE_BITS
+from rope_xp.identification.precision import COARSE, COARSE_BITS
 from rope_xp.identification.probe import SEARCHED_INDEX, Function, Probe
 from rope_xp.modules import RotaryModule
 from rope_xp.provenance import with_provenance
@@ -138,7 +138,8 @@ def subjects(given: Values, of_configs: tuple[Values, Values], options: Options)
     """The two, and the options with the context: for its sequences, unless `seq_len` or flags say for which."""
     both = [subject_of(*each, of_config) for each, of_config in zip(given.items(), of_configs)]
     # Configs have frequencies of all lengths, as have two values that state none. Others compute those of one length.
-    have_all = all(map(_is_config, given.values())) or all(
+    states_length = any(of_config.get("seq_len") is not None for of_config in of_configs)
+    have_all = (all(map(_is_config, given.values())) and not states_length) or all(
         isinstance(each, RotaryEmbedding) and getattr(each.scaling, "seq_len", None) is None for each in given.values()
     )
     context = options.context or _context(*both, have_all)
@@ -199,7 +200,12 @@ def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
             reference = reference or (found.behaviour and found.behaviour.rope)
         findings.append(found)
     both = findings[::-1]
-    tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.roundoff for each in both if each.probe)])
+    noise = max([0.0, *(8 * each.probe.roundoff for each in both if each.probe)])
+    if options.tolerance is not None and options.tolerance < noise:
+        raise wrong_value(
+            f"tolerance must be at least {noise:.2g}, 8 roundings of the dtype of the results; got {options.tolerance}"
+        )
+    tolerance = options.tolerance or max(TOLERANCE, noise)
     directions = directions_of([reference])
     both = [confirmed(each, reference, directions, context, tolerance) for each in both]
     places = (f" of {a.place}", f" of {b.place}") if a.name == b.name and a.place != b.place else ("", "")
@@ -300,7 +306,10 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     if not is_same:  # a function does not say which scale of the softmax goes with it
         scales = (_softmax_scale(one), _softmax_scale(other)) if are_values else (1.0, 1.0)
         found["attention_moved"] = attention_moved(a, b, scales, context)
-    found |= {"same": is_same, "scores_are_same": scores, "largest_change": change_at(a, b, context - 1)}
+    found |= {"same": is_same, "scores_are_same": scores}
+    # Of results in half precision, only the size of their differences is known.
+    if not is_same or all(each.probe is None or each.probe.roundoff < COARSE for each in both):
+        found["largest_change"] = change_at(a, b, context - 1)
     return _report(one, other, causes, found)
 
 
@@ -355,7 +364,7 @@ def _advice(causes: Iterable[str], precisions: Iterable[str] = ()) -> tuple[str,
 
 def _difference(cause: str, one: Behaviour, other: Behaviour) -> Difference:
     a, b = (_text(cause, each) for each in (one, other))
-    if a != b or cause != "frequencies" or one.rope is None or other.rope is None:
+    if a != b or cause not in ("frequencies", "scaling") or one.rope is None or other.rope is None:
         return Difference(cause, a, b)
     of_one, of_other = frequency_that_differs(one.rope, other.rope)
     return Difference(cause, a + of_one, b + of_other)

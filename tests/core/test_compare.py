@@ -258,12 +258,30 @@ def test_what_computes_one_value_is_compared_with_that_value_as_far_as_its_frequ
             report = compare(other, rope)
             assert report.same and report.context == length
             assert report.problems[-1].endswith(f"of at most {length:,} tokens; its rule has others for longer ones.")
-            words = f"must be for sequences of {length + 1} tokens, the context; got those for at most {length:,} tokens"
+            words = (
+                f"must be for sequences of {length + 1} tokens, the context; got those for at most {length:,} tokens"
+            )
             with pytest.raises(ValueError, match=words):
                 compare(other, rope, context=length + 1)
     for a, b, causes in ((from_config(dynamic), of_longer, ("scaling",)), (of_longer, of_longer, ())):
         assert compare(a, b).causes == causes
     assert compare(of_longer, of_longer).context == 8192
+
+
+def test_float32_phases_show_behind_results_in_half_precision():
+    """Other programs round frequencies otherwise: no value has their phases."""
+    w = (1.0 / np.float32(BASE) ** (np.arange(0, 64, 2, dtype=np.float32) / 64)).astype(np.float32)
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=BASE)
+
+    def rotate(x, positions):
+        return turned(x.astype(np.float32), positions.astype(np.float32)[:, None] * w).astype(x.dtype)
+
+    report = compare(rotate, rope, context=2**17, like=np.zeros(1, np.float16))
+    assert report.causes == ("phase precision",) and 2**14 < report.first_beyond_tolerance < 2**17
+    near = compare(rotate, rope, context=4096, like=np.zeros(1, np.float16))
+    assert near.same and near.largest_change is None and "last position" not in str(near)
+    with pytest.raises(ValueError, match=r"compare: tolerance must be at least 0.0039, 8 roundings of .*; got 0.001"):
+        compare(rotate, rope, tolerance=1e-3, like=np.zeros(1, np.float16))
 
 
 def test_a_config_is_compared_with_its_gguf_file_as_llama_cpp_converts_it():

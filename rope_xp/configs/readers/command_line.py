@@ -248,7 +248,7 @@ def _check_known(name: str) -> None:
 
 def _known() -> str:
     names = {key: " ".join(name for name in each.flags if name != "--ctx-size") for key, each in PROGRAMS.items()}
-    return "known are " + "; ".join(f"{key}: {text}" for key, text in names.items() if key != "vllm-0.8")
+    return "known are " + "; ".join(f"{key}: {text}" for key, text in names.items())
 
 
 def _engine(commands: list[str], found: list[tuple[str, str | None]]) -> str:
