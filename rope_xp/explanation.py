@@ -228,7 +228,6 @@ def _base(rope: Embedding) -> str:
 
 
 def _original_length(rope: Embedding) -> str:
-    """A rule that reads the original length, which the config does not state."""
     sources = [each.source for each in rope._provenance.defaults if each.key == ORIGINAL]
     if not any(source.startswith("equal to") for source in sources):
         return ""

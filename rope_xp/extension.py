@@ -439,7 +439,7 @@ def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list
     except ValueError as error:
         return Choice(rule, *texts, refusal=str(error).partition(": ")[2])
     scaled = result._frequencies.sizes()
-    divisors = [w / v if v else 1.0 for w, v in zip(frequencies, scaled) if w]
+    divisors = [w / v for w, v in zip(frequencies, scaled) if w]  # no rule of METHODS stops a pair
     kept = sum(abs(divisor - 1.0) < 1e-9 for divisor in divisors)
     interpolated = sum(divisor > to / trained * (1.0 - 1e-9) for divisor in divisors)
     new_angles = sum(0.0 < trained * w < min(2 * pi, to * v * (1.0 - 1e-9)) for w, v in zip(frequencies, scaled))

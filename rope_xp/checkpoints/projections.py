@@ -199,7 +199,6 @@ def _stated(config: Config, keys: tuple[str, ...], where: str) -> Found | None:
 
 
 def _of_latent(config: Config, where: str) -> dict[str, Found]:
-    """Multi-head latent attention has the width of its heads in two keys."""
     without, rotated = (config.get(key) for key in LATENT)
     if type(without) is not int or type(rotated) is not int or without < 0 or rotated < 1:
         return {}

@@ -300,7 +300,8 @@ def convert(
     writing = Options(architecture, engine_version)
     groups = [each for each in _groups(file, place) if each.rope is not None]
     if place.get("flags"):
-        for remark in dict.fromkeys(remark for each in groups for remark in each.rope._provenance.remarks):
+        remarks = [remark for each in groups if each.rope for remark in each.rope._provenance.remarks]
+        for remark in dict.fromkeys(remarks):
             _note(f"note: {remark}")
     if target == "all":
         return show(settings.page(groups, writing), as_json)

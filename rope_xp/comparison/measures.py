@@ -106,7 +106,6 @@ def _change_of_matrices(a: Map, b: Map, position: int) -> float:
 
 
 def _head_dim(a: Map, b: Map) -> int:
-    """That of the one that rotates."""
     return max(filter(None, (a.head_dim, b.head_dim)))
 
 

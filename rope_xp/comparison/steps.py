@@ -142,7 +142,7 @@ def subjects(given: Values, of_configs: tuple[Values, Values], options: Options)
     have_all = (all(map(_is_config, given.values())) and not states_length) or all(
         isinstance(each, RotaryEmbedding) and getattr(each.scaling, "seq_len", None) is None for each in given.values()
     )
-    context = options.context or _context(*both, have_all)
+    context = options.context or _context(both, have_all)
     if not any("flags" in of_config for of_config in of_configs):
         both = [
             _at_length(subject, name, value, of_config, context, have_all)
@@ -169,16 +169,17 @@ def _as_converted(subject: Subject, other: Subject) -> Subject:
 
 def _at_length(subject: Subject, name: str, given: object, of_config: Config, length: int, have_all: bool) -> Subject:
     """A config that is read for sequences of a length; one of two values, for them; an error if it has others."""
-    rope, scaling = subject.rope, None if subject.rope is None else subject.rope.scaling
-    valid, fits = ("", True) if rope is None else sequences_of(rope, length)
-    if rope is None or fits or getattr(scaling, "seq_len", None) is not None or of_config.get("seq_len") is not None:
+    if (rope := subject.rope) is None or sequences_of(rope, length)[1]:
+        return subject
+    scaling = rope.scaling
+    if scaling.seq_len is not None or of_config.get("seq_len") is not None:
         return subject
     if _is_config(given):
         return subject_of(name, given, {**of_config, "seq_len": length})
     if not have_all:
         raise wrong_value(
-            f"the frequencies of {name} must be for sequences of {length} tokens, the context; got those for {valid}: "
-            f"give {name} for that length, as from_config(..., seq_len={length}) does"
+            f"the frequencies of {name} must be for sequences of {length} tokens, the context; got those for "
+            f"{sequences_of(rope, length)[0]}: give {name} for that length, as from_config(..., seq_len={length}) does"
         )
     rope = with_provenance(rope.replace(scaling=replace(scaling, seq_len=length)), rope._provenance)
     return Subject(short_repr(rope), rope)
@@ -252,9 +253,9 @@ def _head_dim(a: Subject, b: Subject, reference: Embedding | None, options: Opti
     return reference.head_dim
 
 
-def _context(a: Subject, b: Subject, have_all: bool) -> int:
+def _context(both: list[Subject], have_all: bool) -> int:
     """The longest length that is known; the longest with these frequencies, if not both have those of all lengths."""
-    ropes = [each.rope for each in (a, b) if each.rope is not None]
+    ropes = [each.rope for each in both if each.rope is not None]
     known = [length for rope in ropes for length in lengths_of(rope) if length]
     if not have_all:
         return min([max(known, default=CONTEXT), *filter(None, map(longest_sequence_of, ropes))])

@@ -137,7 +137,6 @@ def _frequency_arguments(
 
 
 def _rule_applies(config: LayerConfig) -> bool:
-    """Whether the scaling rule of the block applies to the layer."""
     keys, key = config.keys, config.family.layers.scaled_key
     if not key:
         return config.type_is_scaled or config.block.key != "rope_scaling"

@@ -178,7 +178,6 @@ class AttentionRotation:
         return True
 
     def _tables(self, rows: Tensor, position_format: PositionFormat) -> tuple[_Tables | Tensor, Tensor]:
-        """The tables of the rotary module, and the positions as it takes them."""
         rotary, positions = self.pair.make_rotary(), position_format.arrange(rows)
         parameters = inspect.signature(type(rotary).forward).parameters
         if not any(name in parameters for name in POSITIONS):

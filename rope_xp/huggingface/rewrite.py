@@ -114,7 +114,6 @@ class ClassRewriter:
         return self.rewritten_functions[function]
 
     def _rewritten_cell(self, cell: CellType) -> CellType:
-        """The closure cell of a decorator, with its function rewritten."""
         try:
             value = cell.cell_contents
         except ValueError:  # it is empty

@@ -76,11 +76,9 @@ def program_of(plan: Any, xs: Sequence[Array], angles: Angles, may_be_kept: bool
     """The program of a `CallPlan`. If it `may_be_kept`, it is for arrays and angles with the signatures of these."""
     given = plan.frequencies_and_factor
     by_positions = None if given is None else _kernel_module("triton").ByPositions(*given)
-    general = GeneralProgram(
-        plan.kernel_names, plan.alignments, plan.rotation, plan.inplace, plan.requested, by_positions
-    )
-    name = plan.kernel_names[0]
-    if not may_be_kept or len(set(plan.kernel_names)) > 1:
+    general = GeneralProgram(plan.names, plan.alignments, plan.rotation, plan.inplace, plan.requested, by_positions)
+    name = plan.names[0]
+    if not may_be_kept or len(set(plan.names)) > 1:
         return general
     if name == "xla":  # its programs align angles in a function that is compiled
         return _kernel_module("xla").prepare(angles, plan.alignments, plan.rotation)
@@ -205,7 +203,6 @@ def host_view(x: Any) -> Any:
 
 
 def _usable_numba_tables(positions: Array, kernel: str) -> Any:
-    """The module `numba_tables`, or None if it cannot be used."""
     if kernel == "blocked":
         return None
     problem = _obstacle("numba_tables", positions)

@@ -366,7 +366,6 @@ _INT32, _INT64 = np.int32(0), np.int64(0)  # these tell `pointer_to` the dtype
 
 @cache
 def _entry() -> Any:
-    """The function that takes parts of a job, for all dtypes."""
     stamp = source_stamp(numba_pairs)
 
     def rotate(address):

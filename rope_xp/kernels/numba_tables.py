@@ -115,7 +115,6 @@ def _phase(position, high, low):
 
 @numba.njit(error_model="numpy")
 def _make_rows(address, start, stop):
-    """The rows of tables from `start` to `stop`."""
     # Plain pointers compile in half the time of arrays. The phases of a row are stored first, in the place of its
     # cosines, because two loops compile to better vector instructions than one.
     job, scale = pointer_to(address, _INT64), np.float32(pointer_to(address + 8 * _SCALE, _FLOAT64)[0])

@@ -46,7 +46,7 @@ class CallPlan(NamedTuple):
     # - "change": tables for a change of the positions or the frequencies of arrays that are rotated already.
     source: Literal["tables", "rows", "positions", "computed", "change"]
     alignments: list[Alignment]  # of tables or positions, with each array
-    kernel_names: list[str]  # for each array
+    names: list[str]  # of the kernel for each array
     requested: str  # the kernel that the user chose
     are_ready: bool = True  # given tables and positions need no conversion
     divides: bool = False  # given tables are first divided by the square of their scale

@@ -513,7 +513,6 @@ def _rows(axes: object, count: int) -> list[int]:
 
 
 def _array_parts(parts: Sequence[Any], like: Array | None) -> list[Array]:
-    """The arrays among the parts, in one library and on one device."""
     arrays = [part for part in parts if not checks.is_int(part)]
     if not arrays:
         raise wrong_value(f"at least one part must be an array of positions; got {checks.shown(parts)}")

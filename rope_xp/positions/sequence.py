@@ -409,7 +409,6 @@ def _require_rising(name: str, boundaries: list[int]) -> None:
 
 
 def _from_host(name: str, boundaries: list[int], like: Array | None) -> Array:
-    """An array of boundaries whose values are known on the host."""
     _require_rising(name, boundaries)
     if boundaries[-1] >= 2**31:
         raise wrong_value(f"positions must fit in int32; got {boundaries[-1]} tokens")

@@ -190,7 +190,6 @@ def _betas(metadata: Metadata) -> dict[str, float]:
 
 
 def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, ...]) -> Values:
-    """LongRoPE. The attention factor is that of the paper, or stated."""
     if not (long and short):
         raise wrong_value(f"{gguf.LONG} and {gguf.SHORT} must be in the mapping; got at most one of them")
     if metadata.read_tensor(gguf.FREQS):

@@ -142,7 +142,6 @@ def _mrope_block(keys: Keys) -> Values:
 
 
 def _yarn_block(keys: Keys) -> Values:
-    """YaRN without latent attention. It rotates whole heads."""
     _require(keys, "yarn", rotary_percent=1.0, rotary_seq_len_interpolation_factor=None)
     return _block_of(keys, {name: keys.read(*names) for name, names in YARN.items()})
 

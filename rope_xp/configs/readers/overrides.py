@@ -296,7 +296,6 @@ def _merge_block(
     line: CommandLine,
     remarks: list[str],
 ) -> None:
-    """Merge a block into that of the config, which has a `rope_type`."""
     old = {key: changed.pop(key) for key in BLOCK_KEYS if key in changed}
     found = merged(next((each for each in old.values() if each), {}), value)
     is_nested = any(isinstance(each, Mapping) for each in found.values())

@@ -102,7 +102,6 @@ def _or_none(rule: Values) -> Values | None:
 
 
 def _of_length(rope: Embedding, rule: Values) -> Values:
-    """The keys about lengths that transformers 4 reads outside the block."""
     scaling = rope.scaling
     if isinstance(scaling, DynamicNTKScaling):
         return {LENGTH: scaling.max_position_embeddings}

@@ -68,7 +68,6 @@ def _flags(keys: Values, path: tuple[str, ...]) -> list[str]:
 
 
 def _reading_of(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Reading]:
-    """The table of the version, and what it reads for the model type."""
     table, source = engines.table("vllm", options.engine_version), rope._provenance
     require_text(rope, table.name)
     reading, is_known = table.of_text(source.file_type, source.model_type, source.path)
