@@ -221,6 +221,8 @@ def test_the_operator_of_onnx(options, layout, num_heads, dtype):
     attributes = {each.name for each in model.graph.node[0].attribute}
     assert ("rotary_embedding_dim" in attributes) == ("rotary_dim" in options)
     onnx.checker.check_model(model, full_check=True)
+    widths = [each.type.tensor_type.shape.dim[-1].dim_value for each in (model.graph.input[0], model.graph.output[0])]
+    assert widths == [16 if num_heads is None else 48] * 2
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for batch, seq in [(1, 1), (2, 5), (3, 100)]:
         x, where = random(batch, 3, seq, 16, dtype=dtype), anywhere(batch, seq) % 100_001
@@ -232,6 +234,11 @@ def test_the_operator_of_onnx(options, layout, num_heads, dtype):
         for run in (session.run, ReferenceEvaluator(model).run):
             (found,) = run(None, {"X": x, "position_ids": where})
             assert_same(found, truth, ATOL if dtype == "float32" else 5 * 4 * 2.0**-11)
+
+
+def test_an_operator_of_onnx_has_one_head_at_least():
+    model = to_onnx_rotary_embedding(ROPE, num_positions=1, num_heads=1)
+    assert model.graph.input[0].type.tensor_type.shape.dim[-1].dim_value == ROPE.head_dim
 
 
 OF_HEADS = [[[1.0, 0.5]] * 3] * 2
