@@ -338,7 +338,7 @@ def test_rounding_that_no_phases_have_is_seen_in_the_results(base, dtype):
     p = np.arange(200.0)
     change = np.abs(np.exp(3j * (p / 3).astype(ml_dtypes.bfloat16).astype(float)) - np.exp(1j * p))
     for order in (1, -1):
-        for tolerance in (None, 0.02, 0.3):
+        for tolerance in (None, 0.05, 0.3):
             report = compare(*(fn, rope)[::order], context=200, shape="seq dim", tolerance=tolerance)
             assert not report.same and report.causes == ("phase precision",)
             assert change[report.first_position] > 0.01

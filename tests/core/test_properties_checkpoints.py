@@ -166,7 +166,7 @@ def test_a_config_that_contradicts_shapes_is_named_with_both_numbers(model, numb
         gate = role == "q" and has == 2 * wanted
         count = {"q": said[0], "k": said[1], "qkv": said[0] + 2 * said[1]}[role]
         sum_of = f"{count} {'head' if count == 1 else 'heads'} of {said[2]} channels, which are {wanted} rows."
-        expected = re.search(rf"{role}\w*\.weight has {has} rows\. \S+ says {sum_of}", text) is not None
+        expected = re.search(rf"{role}\w*\.weight has {has} rows, but \S+ says {sum_of}", text) is not None
         assert expected == (has != wanted and not gate)
 
 
