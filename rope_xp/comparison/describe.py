@@ -215,8 +215,9 @@ def confirmed(
     position = first_unlike(probe, behaviour, context, tolerance, directions)
     if position is None:
         return finding
-    first, some = np.arange(1, min(MOST_ROUNDED, context)), np.geomspace(1, context - 1, MOST_ROUNDED).astype(int)
-    for each, positions in product(_with_rule_of(reference, behaviour), (first, np.unique(some))):
+    first = np.arange(1, min(MOST_ROUNDED, context))
+    some = np.unique(np.geomspace(1, max(context - 1, 1), MOST_ROUNDED).astype(int))
+    for each, positions in product(_with_rule_of(reference, behaviour), (first, some)):
         rounded = _with_rounded_phases(probe, each, positions)
         if rounded and first_unlike(probe, rounded, context, tolerance, directions) is None:
             return finding._replace(behaviour=rounded)
