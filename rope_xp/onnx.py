@@ -77,8 +77,8 @@ def to_onnx_rotary_embedding(
         kind = type(rope)
         raise wrong_type(f"rope must be a rope_xp.RotaryEmbedding; got {kind.__module__}.{kind.__name__}")
     checks.one_of("dtype", dtype, DTYPES)
-    num_positions = _size("num_positions", num_positions)
-    num_heads = None if num_heads is None else _size("num_heads", num_heads)
+    num_positions = checks.count("num_positions", num_positions, 1)
+    num_heads = None if num_heads is None else checks.count("num_heads", num_heads, 1)
     _check_expressible(rope)
 
     tables = rope.sincos(np.arange(num_positions))
@@ -109,12 +109,6 @@ def _attributes(rope: RotaryEmbedding, num_heads: int | None) -> Values:
     if num_heads is not None:
         attributes["num_heads"] = num_heads
     return attributes
-
-
-def _size(name: str, number: int) -> int:
-    if checks.count(name, number) < 1:
-        raise wrong_value(f"{name} must be at least 1; got {number}")
-    return int(number)
 
 
 def _check_expressible(rope: RotaryEmbedding) -> None:

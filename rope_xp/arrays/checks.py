@@ -197,12 +197,15 @@ def boolean(name: str, value: object) -> bool:
     return bool(value)
 
 
-def count(name: str, value: Any) -> int:
+def count(name: str, value: Any, least: int = 0) -> int:
     if not is_int(value):
         raise wrong_type(f"{name} must be an int; got {type(value).__name__}")
     if not value >= 0:
         raise wrong_value(f"{name} must not be negative; got {value}")
-    return plain(value)
+    value = plain(value)
+    if isinstance(value, int) and value < least:  # a symbol is not compared: that would limit an exported program
+        raise wrong_value(f"{name} must be at least {least}; got {value}")
+    return value
 
 
 def length(name: str, value: object) -> int:

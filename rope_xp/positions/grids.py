@@ -247,9 +247,7 @@ def normalized(
     """
     _check_number_of_axes(sizes)
     checks.one_of("by", by, SIZES)
-    counts = [checks.count("every size", size) for size in sizes]
-    if any(isinstance(size, int) and size < 1 for size in counts):
-        raise wrong_value(f"every size must be at least 1; got {min(counts)}")
+    counts = [checks.count("every size", size, 1) for size in sizes]
     like = NUMPY if like is None else like
     xp = checks.array("like", like)
     lengths = counts if by == "separate" else [min(counts) if by == "min" else max(counts)] * len(counts)

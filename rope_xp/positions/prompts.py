@@ -223,8 +223,7 @@ def merged_grids(name: str, grids: object, spatial: int, temporal: int = 1) -> l
     """Time steps, height and width of each grid, in tokens."""
     merge = (temporal, spatial, spatial)
     for kind, size in (("spatial", spatial), ("temporal", temporal)):
-        if checks.count(f"{kind}_merge_size", size) < 1:
-            raise wrong_value(f"{kind}_merge_size must be at least 1; got {size}")
+        checks.count(f"{kind}_merge_size", size, 1)
     patches = host_array(name, [] if grids is None else grids, "iu", axes=(1, 2))
     if patches.size and patches.shape[1:] != (3,):
         raise wrong_value(f"{name} must have shape (grids, 3), for time, height and width; got {patches.shape}")

@@ -56,9 +56,7 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
     positions = count_from("offset", offset, checks.count("seq", seq), like=like)
     if axes is None:
         return positions
-    if checks.count("axes", axes) < 1:
-        raise wrong_value(f"axes must be at least 1; got {axes}")
-    return libraries.namespace(positions).stack([positions] * axes)
+    return libraries.namespace(positions).stack([positions] * checks.count("axes", axes, 1))
 
 
 @public("from_mask")
@@ -270,9 +268,7 @@ def context_parallel(
     array([ 0,  1,  6,  7,  8, 11], dtype=int32)
     """
     name, total = _number_of_tokens(seq)
-    size = checks.count("size", size)
-    if size < 1:
-        raise wrong_value(f"size must be at least 1; got {size}")
+    size = checks.count("size", size, 1)
     zigzag = checks.boolean("zigzag", zigzag)
     chunks = 2 * size if zigzag else size
     if total % chunks:
