@@ -545,6 +545,5 @@ def _with_random_numbers(positions: Array, count: int, source: object) -> tuple[
 
 
 def _widest_dtype(xp: Any, arrays: Sequence[Array]) -> Any:
-    real = [array for array in arrays if libraries.is_real(array)]
-    found = {libraries.dtype_name(array.dtype) for array in real or arrays}
+    found = {libraries.dtype_name(array.dtype) for array in arrays}
     return getattr(xp, [*(name for name in ("float64", "float32", "int64") if name in found), "int32"][0])
