@@ -5,7 +5,7 @@
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -125,11 +125,20 @@ APPLY_SIGNATURES = {signature_of(call): call for call in _CALLS}
 ARRAY_NAMES = ("q", "k", "x", "tensor", "xq", "xk", "query", "key")
 
 
-def known_signature(name: str, function: Function) -> str:
-    signature = signature_of(function)
+def equal_function(
+    name: str, original: Function, formats: Iterable[TableFormat], heads_axes: Iterable[int | None] = (-2, 1, None)
+) -> Function:
+    """The apply function of rope_xp that gives the same results as `original`, for one of these formats and axes."""
+    signature = signature_of(original)
     if signature not in APPLY_SIGNATURES:
         raise ValueError(f"the signature {name}{signature} is not known")
-    return signature
+    errors = []
+    for table_format, heads_axis in product(formats, heads_axes):
+        function = apply_function(signature, table_format, heads_axis)
+        errors.append(largest_difference(original, function, table_format))
+        if errors[-1] <= ROTATION_TOLERANCE:
+            return function
+    raise ValueError(f"{name} differs from that of rope_xp by {min(errors):.2g}")
 
 
 def apply_function(signature: str, table_format: TableFormat, heads_axis: int | None) -> Function:

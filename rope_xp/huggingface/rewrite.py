@@ -7,7 +7,6 @@ The attention of GPT-J and CodeGen holds its own table: there, the forward also 
 import inspect
 import re
 from collections.abc import Iterable
-from itertools import product
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.nn import Module
 
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
-from rope_xp.huggingface.apply import ROTATION_TOLERANCE, apply_function, known_signature, largest_difference
+from rope_xp.huggingface.apply import equal_function
 from rope_xp.huggingface.guard import (
     Function,
     ReadOnlyAttributes,
@@ -128,17 +127,11 @@ class ClassRewriter:
         self.files_with_apply.add(file)
         if (original, file) in self.replacements:
             return self.replacements[original, file]
-        signature = known_signature(name, original)
         if file not in self.formats:
             raise ValueError(f"{name} in {file} applies tables that no rotary module of this file makes")
-        errors = []
-        for table_format, heads_axis in product(_with_other_layouts(self.formats[file]), (-2, 1, None)):
-            function = apply_function(signature, table_format, heads_axis)
-            errors.append(largest_difference(original, function, table_format))
-            if errors[-1] <= ROTATION_TOLERANCE:
-                self.replacements[original, file] = function
-                return function
-        raise ValueError(f"{name} differs from that of rope_xp by {min(errors):.2g}")
+        function = equal_function(name, original, _with_other_layouts(self.formats[file]))
+        self.replacements[original, file] = function
+        return function
 
 
 def _with_other_layouts(formats: list[TableFormat]) -> list[TableFormat]:
@@ -226,11 +219,7 @@ def _check_table(module: Module, rope: RotaryEmbedding) -> None:
 def _patched_class(cls: type[Module], rope: RotaryEmbedding) -> type:
     """A subclass whose methods look up row numbers, and an apply function that computes exact tables from them."""
     table_format = TableFormat("once", False, Rotation("interleaved", "interleaved"), False, rope.pairs)
-    original = cls.forward.__globals__[APPLY_FUNCTION]
-    rotate = apply_function(known_signature(APPLY_FUNCTION, original), table_format, heads_axis=-2)
-    error = largest_difference(original, rotate, table_format)
-    if not error <= ROTATION_TOLERANCE:
-        raise ValueError(f"{APPLY_FUNCTION} differs from that of rope_xp by {error:.2g}")
+    rotate = equal_function(APPLY_FUNCTION, cls.forward.__globals__[APPLY_FUNCTION], [table_format], heads_axes=(-2,))
 
     def apply_rotary_pos_emb(tensor: Tensor, high: Tensor, low: Tensor) -> Tensor:
         row = (DIGIT_BASE * high.to(torch.int64) + low.to(torch.int64))[..., 0]
