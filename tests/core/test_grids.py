@@ -13,7 +13,6 @@ from libraries import LIBRARIES
 from samples import embedding
 
 import rope_xp.positions.grids
-from rope_xp import positions
 from rope_xp.positions import augment, grid, join, normalized
 
 NUMPY = LIBRARIES["numpy"]
@@ -23,14 +22,6 @@ def cells(*lines):
     """All combinations, the last fastest."""
     columns = [[line[i] for line, i in zip(lines, cell)] for cell in np.ndindex(*map(len, lines))]
     return np.asarray(columns).reshape(-1, len(lines)).T
-
-
-def test_parts_of_any_kind_are_joined(xp):
-    """Integers and reals are real, and parts of NumPy go with those of any library."""
-    real = join(grid(2, like=xp.like()), 1, normalized(2, like=xp.like()))
-    assert_positions(xp, real, [[0.0, 1.0, 0.0, -0.5, 0.5]])
-    assert_positions(xp, join(grid(2), grid(2, like=xp.like())), [[0, 1, 0, 1]])
-    assert_positions(xp, join(positions.consecutive(2, like=xp.like()), 1), [0, 1, 0])
 
 
 def test_joined_tokens_are_not_rotated(xp):

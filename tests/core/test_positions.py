@@ -288,14 +288,16 @@ def test_joined_parts(xp, parts, missing, padding, shape):
     assert_positions(xp, positions.join(*arrays), truth[..., : len(row)])
     assert_positions(xp, positions.join(*arrays, total=len(row) + missing, padding=padding), truth)
     assert_positions(xp, positions.join(*given_parts, like=xp.like()), truth[..., : len(row)])
+    both = np.concatenate([truth[..., : len(row)]] * 2, axis=-1)
+    assert_positions(xp, positions.join(*given_parts, *arrays), both)  # parts of NumPy go with those of any library
     if row:
         with pytest.raises(ValueError, match=f"total must be at least {len(row)}, "):
             positions.join(*arrays, total=len(row) - 1)
 
 
-def test_joined_parts_have_the_widest_dtype():
+def test_joined_parts_have_the_widest_dtype(xp):
     """A float if one is: float32 also with int64."""
-    order = ("int32", "int64", "float32", "float64")
+    order = [name for name in ("int32", "int64", "float32", "float64") if name in (*xp.integers, *xp.floats)]
     for one, other in itertools.product(order, order):
-        joined = positions.join(np.zeros(1, one), np.zeros(1, other))
-        assert joined.dtype == max(one, other, key=order.index)
+        joined = positions.join(xp.array([1], one), 1, xp.array([2], other))
+        assert xp.dtype_of(joined) == max(one, other, key=order.index) and xp.numpy(joined).tolist() == [1, 0, 2]
