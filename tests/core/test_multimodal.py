@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prompts import hunyuan_prompt, random_prompt
 
 from rope_xp import positions
 
@@ -48,55 +49,44 @@ def test_prompts(runs):
     assert delta.shape == () and delta + found.shape[1] == following
 
 
-def random_prompt(rng, name):
-    """Types of the tokens, grids in patches, seconds per step, and the runs that they stand for."""
-    temporal = 2 if name == "ernie4_5_vl" else 1
-    types, images, videos, seconds, runs = [], [], [], [], []
-    for kind in rng.integers(0, 3, size=rng.integers(1, 7)):
-        text = int(rng.integers(1, 6))
-        types, runs = [*types, *[0] * text], [*runs, text]
-        time, height, width = (int(size) for size in rng.integers(1, 6, size=3))
-        if kind == 1:
-            images += [[1, 2 * height, 2 * width]]
-            runs, types = [*runs, ([0], height, width)], types + [1] * height * width
-        elif kind == 2 and name == "qwen3_vl":
-            videos += [[time, 2 * height, 2 * width]]
-            types, runs = types + [0, *[2] * height * width] * time, runs + [1, ([0], height, width)] * time
-        elif kind == 2:
-            videos += [[time * temporal, 2 * height, 2 * width]]
-            seconds += [float(rng.choice([0.25, 1.0, 3.5]))]
-            rate = {"qwen2_5_vl": 2, "qwen3_omni": 13}.get(name)
-            step = seconds[-1] * rate if rate else 1
-            times = [step * i if name == "qwen3_omni" else int(step * i) for i in range(time)]
-            types, runs = types + [2] * time * height * width, [*runs, (times, height, width)]
-    return types, images, videos, seconds, runs
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families(name):
     """A prompt alone, and among others in a batch, between tokens of padding, which may have any type."""
     function, options = FAMILIES[name]
     rng, dtype = np.random.default_rng(5), "float32" if name == "qwen3_omni" else "int32"
+    shape = {"frames": name == "qwen3_vl", "temporal": 2 if name == "ernie4_5_vl" else 1}
+
+    def row():
+        """A prompt, the seconds between the time steps of its videos, and its runs."""
+        seconds = []
+
+        def times(count):
+            seconds.append(float(rng.choice([0.25, 1.0, 3.5])))
+            step = seconds[-1] * options["positions_per_second"] if options else 1
+            return [step * i if name == "qwen3_omni" else int(step * i) for i in range(count)]
+
+        *prompt, runs = random_prompt(rng, **shape, times=times)
+        return *prompt, seconds, runs
 
     def call(types, images, videos, seconds, **more):
         return function(types, images, videos, **more, **options, **({"seconds_per_grid": seconds} if options else {}))
 
     for _ in range(10):
-        rows = [random_prompt(rng, name) for _ in range(5)]
+        rows = [row() for _ in range(5)]
         length = max(len(own) for own, *_ in rows) + 3
         types, mask = np.full((5, length), 9), np.zeros((5, length), int)
-        for row, (own, *_) in enumerate(rows):
-            mask[row, rng.permutation(length)[: len(own)]] = 1
-            types[row, mask[row] == 1] = own
-        grids = [[*chain(*(row[which] for row in rows))] for which in (1, 2, 3)]
+        for index, (own, *_) in enumerate(rows):
+            mask[index, rng.permutation(length)[: len(own)]] = 1
+            types[index, mask[index] == 1] = own
+        grids = [[*chain(*(each[which] for each in rows))] for which in (1, 2, 3)]
         found, delta = call(types, *grids, mask=mask)
         assert found.shape == (3, 5, length) and delta.shape == (5,) and found.dtype == delta.dtype == dtype
         assert (found[:, mask == 0] == 0).all()
-        for row, (own, *grids_of_row, runs) in enumerate(rows):
+        for index, (own, *grids_of_row, runs) in enumerate(rows):
             truth, following = written_down(runs)
             alone = call(own, *grids_of_row)
             assert alone.positions.dtype == alone.delta.dtype == dtype and alone.delta.shape == ()
-            for positions_of_row, after in ((found[:, row, mask[row] == 1], delta[row]), alone):
+            for positions_of_row, after in ((found[:, index, mask[index] == 1], delta[index]), alone):
                 np.testing.assert_array_equal(positions_of_row, truth)
                 assert after + len(own) == following
         for same in (mask.tolist(), mask.astype(bool)):
@@ -134,15 +124,6 @@ def hunyuan_written_down(types, grids, axes):
         tokens += [[index + run - 1] * axes] * edge
         number, index = number + 1, index + run
     return np.asarray(tokens).T
-
-
-def hunyuan_prompt(rng):
-    types, grids = [0] * int(rng.integers(1, 5)), []
-    for _ in range(rng.integers(0, 4)):
-        height, width = (int(size) for size in rng.integers(1, 5, size=2))
-        grids += [[1, 2 * height, 2 * width]]
-        types += [1] * (height * (width + 1) + 2 * int(rng.integers(0, 2))) + [0] * int(rng.integers(1, 5))
-    return types, grids
 
 
 @pytest.mark.parametrize("axes", [3, 4])

@@ -7,6 +7,7 @@ from types import MethodType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from prompts import hunyuan_prompt, ids_of, random_prompt
 
 from rope_xp import positions
 
@@ -28,23 +29,6 @@ def model(name, kind):
         if hasattr(upstream, method):
             setattr(self, method, MethodType(getattr(upstream, method), self))
     return self
-
-
-def random_row(rng, *, frames=False, temporal=1, videos=True):
-    """Token ids of a prompt, each image and video after token 2 and before token 3, and its grids in patches."""
-    ids, images, films = [1] * int(rng.integers(1, 6)), [], []
-    for _ in range(rng.integers(0, 4)):
-        time, height, width = (int(size) for size in rng.integers(1, 9, size=3))
-        grid = [height * 2, width * 2]
-        if videos and rng.integers(2):
-            films += [[time * temporal, *grid]]
-            runs = [height * width] * time if frames else [time * height * width]
-            ids += chain(*([2, *[5] * run, 3] for run in runs))
-        else:
-            images += [[1, *grid]]
-            ids += [2, *[4] * height * width, 3]
-        ids += [1] * int(rng.integers(0, 5))
-    return ids, images, films
 
 
 def padded(rows, rng):
@@ -86,7 +70,8 @@ def assert_prompts_equal(upstream, ours, options, seeds=30, timed=False, **shape
     """30 batches of 3 rows, with and without padding."""
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
-        rows, *grids = zip(*(random_row(rng, **shape) for _ in range(3 if seed % 2 else 1)))
+        types, *grids, _ = zip(*(random_prompt(rng, **shape) for _ in range(3 if seed % 2 else 1)))
+        rows = [*map(ids_of, types)]
         ids, mask = padded(rows, rng)
         mask = np.ones_like(mask) if seed % 3 == 0 else mask
         images, videos = arrays_of(grids)
@@ -123,15 +108,6 @@ def test_images_and_videos(name, kind, function, options, shape):
         assert_prompts_equal(upstream, function, {}, seeds=10, videos=False)
 
 
-def hunyuan_row(rng):
-    ids, grids = [1] * int(rng.integers(1, 5)), []
-    for _ in range(rng.integers(0, 4)):
-        height, width = (int(size) for size in rng.integers(1, 8, size=2))
-        grids += [[1, 2 * height, 2 * width]]
-        ids += [4] * (height * (width + 1) + 2 * int(rng.integers(0, 2))) + [1] * int(rng.integers(1, 5))
-    return ids, grids
-
-
 @pytest.mark.parametrize("axes", [3, 4])
 def test_hunyuan(axes):
     upstream = model("hunyuan_vl", "HunYuanVLModel")
@@ -139,7 +115,8 @@ def test_hunyuan(axes):
     upstream.config = SimpleNamespace(vision_config=VISION, text_config=sections)
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        rows, grids = zip(*(hunyuan_row(rng) for _ in range(3 if seed % 2 else 1)))
+        types, grids = zip(*(hunyuan_prompt(rng) for _ in range(3 if seed % 2 else 1)))
+        rows = [*map(ids_of, types)]
         ends_in_text = seed % 3 > 0
         rows = rows if ends_in_text else [row[: len(row) - row[::-1].index(4)] if 4 in row else row for row in rows]
         ids, mask = padded(rows, rng)
@@ -161,7 +138,8 @@ def test_omni(name, kind, dyadic):
     ours = positions.qwen2_5_vl if name == "qwen2_5_omni" else positions.qwen3_omni
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        rows, *grids = zip(*(random_row(rng) for _ in range(3)))
+        types, *grids, _ = zip(*(random_prompt(rng) for _ in range(3)))
+        rows = [*map(ids_of, types)]
         lengths = [int(length) for length in rng.integers(8, 200, size=3)]
         for row, length in zip(rows, lengths):
             if name == "qwen2_5_omni":
