@@ -53,7 +53,6 @@ class CallPlan(NamedTuple):
     inplace: bool = False
     seq_axis: int = 0  # of the first array, if no positions are given
     delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
-    frequencies_and_factor: tuple[Any, float] | None = None  # the attention factor; for "positions" only
     table_programs: tuple[Any, ...] = ()  # of the query and of keys, or one for all arrays
     program: Any = None  # `run(arrays, angles)` rotates, by angles that may lack axes of size 1
     extents: memory.Extents | None = None  # the memory of all arguments, if results overwrite arrays
@@ -141,7 +140,7 @@ def execute(
         # Learned frequencies, also those of another embedding, may need a derivative in one call and none in the next,
         # with the same signature. So a program for them is not kept.
         may_be_learned = len(tables) == 0 and (plan.source == "change" or not rope._frequencies.are_floats)
-        program = kernels.program_of(plan, arrays, angles, may_be_kept=key is not None and not may_be_learned)
+        program = kernels.program_of(plan, rope, arrays, angles, may_be_kept=key is not None and not may_be_learned)
         has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.GeneralProgram)
         plan = plan._replace(program=program, extents=memory.extents((*arrays, *given)) if has_extents else None)
         if key is not None:
@@ -293,8 +292,7 @@ def _plan_positions(
     of_positions = _alignments_if_heads_share("positions", rope, shape, arrays, seq_dim)
     are_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
     if heads_dim is None and _kernel_computes_angles(rope, positions, arrays):
-        plan = _plan(rope, "positions", of_positions, arrays, are_ready=are_ready, seq_axis=seq_axis)
-        return plan._replace(frequencies_and_factor=(rope._frequencies, rope._scale.attention_factor))
+        return _plan(rope, "positions", of_positions, arrays, are_ready=are_ready, seq_axis=seq_axis)
     if rope.xpos is not None and len(arrays) == 1:
         raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
     of_tables = _alignments_of_computed_tables(rope, shape, of_positions, arrays, seq_dim, heads_dim)
