@@ -340,9 +340,7 @@ class RotaryEmbedding:
         ):
             rotated = graph.call(self._text, arrays, tables, positions, seq_dim, heads_dim)
         else:
-            rotated = execute(
-                self, plan_call, angles_of_call, arrays, tables, positions, seq_dim, heads_dim, plans=self._plans
-            )
+            rotated = execute(self, plan_call, angles_of_call, arrays, tables, positions, seq_dim, heads_dim)
         return (*rotated,) if others else rotated[0]
 
     @public("RotaryEmbedding.sincos")
@@ -453,7 +451,7 @@ class RotaryEmbedding:
         options, tables = (seq_dim, heads_dim, inverse, transpose), pair_of(sincos)
         if is_torch_compiling() and (graph := self._graph((x, *tables), *options)) is not None:
             return graph.rotate(self._text, x, tables, *options)
-        return execute(self, plan_rotation, angles_of_call, (x,), tables, None, *options, plans=self._plans)[0]
+        return execute(self, plan_rotation, angles_of_call, (x,), tables, None, *options)[0]
 
     @public("RotaryEmbedding.rotate_inplace")
     def rotate_inplace(
@@ -502,9 +500,7 @@ class RotaryEmbedding:
         True
         """
         options = seq_dim, heads_dim, inverse, transpose, True
-        execute(
-            self, plan_rotation, angles_of_call, (x, *others), pair_of(sincos), positions, *options, plans=self._plans
-        )
+        execute(self, plan_rotation, angles_of_call, (x, *others), pair_of(sincos), positions, *options)
 
     @public("RotaryEmbedding.shift")
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
@@ -546,10 +542,8 @@ class RotaryEmbedding:
         >>> bool(np.allclose(moved, rope(k, seq_dim=0)))
         True
         """
-        given = None if checks.is_int(delta) else delta
-        return execute(
-            self, plan_shift, partial(angles_of_shift, delta), (k,), (), given, seq_dim, heads_dim, plans=self._plans
-        )[0]
+        angles_of, given = partial(angles_of_shift, delta), None if checks.is_int(delta) else delta
+        return execute(self, plan_shift, angles_of, (k,), (), given, seq_dim, heads_dim)[0]
 
     @public("RotaryEmbedding.rerotate")
     def rerotate(
@@ -609,7 +603,7 @@ class RotaryEmbedding:
         """
         _check_target(self, to)
         angles_of = partial(angles_of_rerotation, to)
-        return execute(self, plan_rerotation, angles_of, (k,), (), positions, seq_dim, heads_dim, plans=self._plans)[0]
+        return execute(self, plan_rerotation, angles_of, (k,), (), positions, seq_dim, heads_dim)[0]
 
     @public("RotaryEmbedding.describe")
     def describe(self, x: Array | None = None) -> str:

@@ -24,27 +24,16 @@ class Alignment(NamedTuple):
 
 
 def align_angles(angles: Sequence[tuple[Any, ...]], alignments: Sequence[Alignment]) -> list[Any]:
-    if len(angles[0]) == 2:
-        return _align_pairs(angles, alignments)
-    found, last, last_alignment = [], None, None
-    for (*rows, positions), alignment in zip(angles, alignments):
-        if positions is not last or not alignment.equals(last_alignment):  # neighbouring arrays share them if they can
-            last, last_alignment = positions, alignment
-            aligned = _aligned(libraries.namespace(positions), positions, alignment)
-        found.append((*rows, aligned))
+    """Tables or positions for each array, aligned. Neighbouring arrays share them if they can."""
+    # Tables whose rows are selected stay as they are.
+    xp, fixed = libraries.namespace(angles[0][-1]), 2 if len(angles[0]) == 3 else 0
+    found, aligned, last, last_alignment = [], (), None, None
+    for group, alignment in zip(angles, alignments):
+        if group[-1] is not last or not alignment.equals(last_alignment):
+            last, last_alignment = group[-1], alignment
+            aligned = tuple([_aligned(xp, each, alignment) for each in group[fixed:]])
+        found.append((*group[:fixed], *aligned))
     return found
-
-
-def _align_pairs(pairs: Sequence[tuple[Any, ...]], alignments: Sequence[Alignment]) -> list[tuple[Any, Any]]:
-    """Sine and cosine for each array, aligned. Neighbouring arrays share them if they can."""
-    xp, tables = libraries.namespace(pairs[0][0]), []
-    last_sin = last_alignment = None
-    for (sin, cos), alignment in zip(pairs, alignments):
-        if sin is not last_sin or not alignment.equals(last_alignment):  # q and k usually share one pair of tables
-            last_sin, last_alignment = sin, alignment
-            aligned = (_aligned(xp, sin, alignment), _aligned(xp, cos, alignment))
-        tables.append(aligned)
-    return tables
 
 
 def _aligned(xp: Any, x: Array, alignment: Alignment) -> Any:

@@ -142,8 +142,7 @@ def one_of(name: str, value: object, accepted: dict[str, str]) -> None:
 
 
 def axis(number: Any, x: Array, name: str = "seq_dim") -> int:
-    if not is_int(number):
-        raise wrong_type(f"{name} must be an int; got {type(number).__name__}")
+    integer(name, number)
     found = number + x.ndim if number < 0 else number
     if not 0 <= found < x.ndim - 1:
         raise wrong_value(
@@ -153,8 +152,7 @@ def axis(number: Any, x: Array, name: str = "seq_dim") -> int:
 
 
 def even_size(name: str, value: Any, at_most: int | None = None) -> int:
-    if not is_int(value):
-        raise wrong_type(f"{name} must be an int; got {type(value).__name__}")
+    integer(name, value)
     if value < 2 or value % 2 or (at_most is not None and value > at_most):
         limit = "" if at_most is None else f" and at most {at_most}"
         raise wrong_value(f"{name} must be even, at least 2{limit}; got {value}")
@@ -184,11 +182,16 @@ def at_least(name: str, value: object, least: float) -> float:
     return number
 
 
-def fraction(name: str, value: object) -> float:
-    number = positive(name, value)
-    if not number <= 1.0:
-        raise wrong_value(f"{name} must be at most 1; got {value}")
+def at_most(name: str, value: object, most: float) -> float:
+    number = finite(name, value)
+    if not number <= most:
+        raise wrong_value(f"{name} must be at most {most:g}; got {value}")
     return number
+
+
+def fraction(name: str, value: object) -> float:
+    positive(name, value)
+    return at_most(name, value, 1.0)
 
 
 def boolean(name: str, value: object) -> bool:
@@ -198,8 +201,7 @@ def boolean(name: str, value: object) -> bool:
 
 
 def count(name: str, value: Any, least: int = 0) -> int:
-    if not is_int(value):
-        raise wrong_type(f"{name} must be an int; got {type(value).__name__}")
+    integer(name, value)
     if not value >= 0:
         raise wrong_value(f"{name} must not be negative; got {value}")
     value = plain(value)
@@ -212,6 +214,11 @@ def length(name: str, value: object) -> int:
     if not 1 <= count(name, value) < 2**53:
         raise wrong_value(f"{name} must be at least 1 and below 2**53; got {value}")
     return plain(value)
+
+
+def integer(name: str, value: object) -> None:
+    if not is_int(value):
+        raise wrong_type(f"{name} must be an int; got {type(value).__name__}")
 
 
 def is_int(value: object) -> bool:
@@ -252,12 +259,12 @@ def writable(arrays: Sequence[Any]) -> None:
         if memory.is_contiguous(x):
             continue
         # From the smallest stride to the largest, each step must be longer than the memory that inner axes cover.
-        strides = memory.strides(x)
-        extent = memory.unit_of_strides(x) - 1
-        for step, size in sorted([(abs(step), size) for step, size in zip(strides, x.shape) if size > 1]):
+        extent = x.itemsize - 1
+        for step, size in sorted([(abs(step), size) for step, size in zip(memory.steps(x), x.shape) if size > 1]):
             if step <= extent:
+                strides = tuple(memory.strides(x))
                 raise wrong_value(
-                    f"x must hold each element in its own memory; got shape {shape(x)} with strides {tuple(strides)}"
+                    f"x must hold each element in its own memory; got shape {shape(x)} with strides {strides}"
                 )
             extent += step * (size - 1)
 

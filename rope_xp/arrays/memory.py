@@ -47,11 +47,6 @@ def strides(x: Any) -> tuple[int, ...]:
     return x.strides if libraries.is_host(x) else x.stride()
 
 
-def unit_of_strides(x: Any) -> int:
-    """The stride between adjacent numbers in memory, in the unit of the library of `x`."""
-    return x.itemsize if libraries.is_host(x) else 1
-
-
 def steps(x: Any) -> tuple[int, ...]:
     """The strides of `x` in bytes."""
     return x.strides if libraries.is_host(x) else tuple([stride * x.itemsize for stride in x.stride()])
@@ -61,8 +56,8 @@ def is_native(x: Array) -> bool:
     return not libraries.is_host(x) or x.dtype.isnative
 
 
-def has_contiguous_rows(x: Array) -> bool:
-    return x.shape[-1] == 1 or 0 in x.shape or strides(x)[-1] == unit_of_strides(x)
+def has_contiguous_rows(x: Any) -> bool:
+    return x.shape[-1] == 1 or 0 in x.shape or steps(x)[-1] == x.itemsize
 
 
 class Functions(NamedTuple):
@@ -184,9 +179,8 @@ def _address_view(x: Any) -> Any:
     """A NumPy array with the addresses of `x`. Never read its values: the memory may belong to another device."""
     if libraries.is_host(x):
         return x
-    stride = tuple(step * x.itemsize for step in x.stride())
-    interface = {"data": (x.data_ptr(), True), "shape": tuple(x.shape), "strides": stride, "typestr": f"|V{x.itemsize}"}
-    return np.asarray(SimpleNamespace(__array_interface__={**interface, "version": 3}))
+    interface = {"data": (x.data_ptr(), True), "shape": tuple(x.shape), "strides": steps(x)}
+    return np.asarray(SimpleNamespace(__array_interface__={**interface, "typestr": f"|V{x.itemsize}", "version": 3}))
 
 
 def with_contiguous_rows(x: Any) -> Any:
@@ -278,11 +272,7 @@ def from_numpy(numbers: Array, like: object) -> Any:
 
 def complex_view(x: Any) -> Any:
     """A view of adjacent channels as complex numbers; None if memory or dtype do not permit one."""
-    if (
-        0 in x.shape
-        or strides(x)[-1] != unit_of_strides(x)
-        or libraries.dtype_name(x.dtype) not in ("float32", "float64")
-    ):
+    if 0 in x.shape or steps(x)[-1] != x.itemsize or libraries.dtype_name(x.dtype) not in ("float32", "float64"):
         return None
     if libraries.is_host(x):
         return x.view(f"c{2 * x.itemsize}") if x.dtype.isnative else None

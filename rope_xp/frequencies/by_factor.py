@@ -112,7 +112,7 @@ class MixedNTKScaling(Scaling):
 
     def __post_init__(self) -> None:
         self._at_least(1.0, "factor")
-        self._positive("mixed_b")
+        self._check(checks.positive, "mixed_b")
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
         a = log(self.factor) / (rotary_dim / 2) ** self.mixed_b

@@ -54,7 +54,7 @@ class DynamicNTKScaling(Scaling):
 
     def __post_init__(self) -> None:
         self._at_least(1.0, "factor")
-        self._check_lengths("max_position_embeddings", "seq_len")
+        self._check(checks.length, "max_position_embeddings", "seq_len")
 
     @public()
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
@@ -114,11 +114,12 @@ class YarnScaling(Scaling):
     @public("YarnScaling")
     def __post_init__(self) -> None:
         self._at_least(1.0, "factor")
-        self._check_lengths("original_max_position_embeddings")
-        self._positive("attention_factor")
+        self._check(checks.length, "original_max_position_embeddings")
+        self._check(checks.positive, "attention_factor")
         self._at_least(2.0**-53, "beta_fast", "beta_slow")
         self._at_least(0.0, "mscale", "mscale_all_dim")
-        self._at_most(2.0**53, "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # so that all results are finite
+        # So that all results are finite.
+        self._check(checks.at_most, "beta_fast", "beta_slow", "mscale", "mscale_all_dim", most=2.0**53)
         self._set_fields(truncate=checks.boolean("truncate", self.truncate))
         if self.beta_fast < self.beta_slow:
             raise wrong_value(f"beta_fast must be at least beta_slow={self.beta_slow}; got {self.beta_fast}")
@@ -215,9 +216,9 @@ class LongRopeScaling(Scaling):
             if not isinstance(values, (list, tuple)) or not values:
                 raise wrong_type(f"{name} must be a list or tuple of numbers; got {values!r}")
             self._set_fields(**{name: tuple(checks.positive(f"every {name}", value) for value in values)})
-        self._check_lengths("original_max_position_embeddings", "seq_len")
+        self._check(checks.length, "original_max_position_embeddings", "seq_len")
         self._at_least(1.0, "factor")
-        self._positive("attention_factor", "short_mscale", "long_mscale")
+        self._check(checks.positive, "attention_factor", "short_mscale", "long_mscale")
         if (self.short_mscale is None) != (self.long_mscale is None):
             raise wrong_value(
                 f"short_mscale and long_mscale must be given together; got {self.short_mscale} and {self.long_mscale}"
@@ -297,8 +298,8 @@ class Llama3Scaling(Scaling):
     @public("Llama3Scaling")
     def __post_init__(self) -> None:
         self._at_least(1.0, "factor")
-        self._positive("low_freq_factor", "high_freq_factor")
-        self._check_lengths("original_max_position_embeddings")
+        self._check(checks.positive, "low_freq_factor", "high_freq_factor")
+        self._check(checks.length, "original_max_position_embeddings")
         if self.high_freq_factor < self.low_freq_factor:
             raise wrong_value(
                 f"high_freq_factor must be at least low_freq_factor={self.low_freq_factor}; got {self.high_freq_factor}"

@@ -1,10 +1,11 @@
 """The base class of all scaling rules."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from rope_xp.arrays import checks
-from rope_xp.errors import public, wrong_value
+from rope_xp.errors import public
 from rope_xp.frequencies.progressions import geometric
 
 
@@ -54,29 +55,14 @@ class Scaling:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    # Checks of fields that may also be None.
+    @public()
+    def _check(self, check: Callable[..., object], *names: str, **limits: float) -> None:
+        """Each of these fields becomes what `check` returns for its name and value. Fields may also be None."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None:
+                self._set_fields(**{name: check(name, value, **limits)})
 
     @public()
     def _at_least(self, least: float, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) is not None:
-                self._set_fields(**{name: checks.at_least(name, getattr(self, name), least)})
-
-    @public()
-    def _at_most(self, most: float, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and value > most:
-                raise wrong_value(f"{name} must be at most {most:g}; got {value}")
-
-    @public()
-    def _positive(self, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) is not None:
-                self._set_fields(**{name: checks.positive(name, getattr(self, name))})
-
-    @public()
-    def _check_lengths(self, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) is not None:
-                self._set_fields(**{name: checks.length(name, getattr(self, name))})
+        self._check(checks.at_least, *names, least=least)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import log
 
 from rope_xp.arrays import checks
-from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.errors import public, wrong_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,7 @@ class XPos:
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale_base", checks.positive("scale_base", self.scale_base))
         object.__setattr__(self, "gamma", checks.positive("gamma", self.gamma))
-        if not checks.is_int(self.centre):
-            raise wrong_type(f"centre must be an int; got {type(self.centre).__name__}")
+        checks.integer("centre", self.centre)
         if not -(2**31) <= self.centre < 2**31:
             raise wrong_value(f"centre must fit in int32; got {self.centre}")
         object.__setattr__(self, "centre", checks.plain(self.centre))

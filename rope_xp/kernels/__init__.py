@@ -1,6 +1,6 @@
 """The kernels: several implementations of one rotation, and the choice between them. `plan.py` has all steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from threading import RLock
@@ -49,34 +49,45 @@ class GeneralProgram(NamedTuple):
     alignments: Sequence[Alignment]
     rotation: Rotation
     inplace: bool
-    requested: str  # the kernel that the user chose: if Triton was named and fails, no other kernel replaces it
-    by_positions: Any = None  # the Triton kernel that computes angles
+    triton: Any  # the kernel that "triton" names; None for tensors that a compiler traces: they get an operator
 
     def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
         angles = align_angles(angles, self.alignments)
-        if self.by_positions is not None:
-            return _launch(xs, angles, self.rotation, self.by_positions, requested=self.requested)
-        return _rotate_by(self.names, xs, angles, self.rotation, self.inplace, requested=self.requested)
+        if len(set(self.names)) == 1:  # one kernel may rotate several arrays in one launch
+            return self._rotate(self.names[0], xs, angles)
+        return [self._rotate(name, [x], [group])[0] for name, x, group in zip(self.names, xs, angles)]
+
+    def _rotate(self, name: str, xs: Sequence[Array], angles: Angles) -> list[Any]:
+        rotation, inplace = self.rotation, self.inplace
+        if name == "triton" and self.triton is not None:
+            return _kernel_module("autograd").rotate_all(xs, angles, rotation, self.triton, inplace)
+        tables: Any = angles if name == "numba" else reference.tables_of(angles)  # numba selects rows itself
+        if name == "reference":
+            return reference.rotate_all(xs, tables, rotation, inplace)
+        if name == "triton":
+            return _operators().rotate_in_graph(xs, tables, rotation, inplace)
+        if libraries.is_torch(xs[0]):
+            return _kernel_module("autograd").rotate_all(xs, tables, rotation, _kernel_module(name), inplace)
+        return _kernel_module(name).rotate_all(xs, tables, rotation, inplace)
 
 
 class ProgramWithFallback(NamedTuple):
     """A prepared program of Triton. If it cannot be launched, it has written nothing, and the fallback runs."""
 
     program: Any
-    fallback: GeneralProgram
+    fallback: Callable[..., Any]  # given the error, and what the program was given
 
-    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
+    def run(self, *given: Any) -> Any:
         try:
-            return self.program.run(xs, angles)
-        except faults.LaunchError:  # the fallback handles the error if its own launch fails too
-            return self.fallback.run(xs, angles)
+            return self.program.run(*given)
+        except faults.LaunchError as problem:
+            return self.fallback(problem, *given)
 
 
-def program_of(plan: Any, xs: Sequence[Array], angles: Angles, may_be_kept: bool) -> Any:
+def program_of(plan: Any, rope: Any, xs: Sequence[Array], angles: Angles, may_be_kept: bool) -> Any:
     """The program of a `CallPlan`. If it `may_be_kept`, it is for arrays and angles with the signatures of these."""
-    given = plan.frequencies_and_factor
-    by_positions = None if given is None else _kernel_module("triton").ByPositions(*given)
-    general = GeneralProgram(plan.names, plan.alignments, plan.rotation, plan.inplace, plan.requested, by_positions)
+    triton = _triton_kernel(plan, rope) if "triton" in plan.names and not is_traced_tensor(xs[0]) else None
+    general = GeneralProgram(plan.names, plan.alignments, plan.rotation, plan.inplace, triton)
     name = plan.names[0]
     if not may_be_kept or len(set(plan.names)) > 1:
         return general
@@ -86,49 +97,25 @@ def program_of(plan: Any, xs: Sequence[Array], angles: Angles, may_be_kept: bool
     is_permuted = name == "blocked" and any([each.order is not None for each in plan.alignments])
     if is_permuted or not all(_is_tested(name, x) for x in xs):
         return general
-    arguments = xs, align_angles(angles, plan.alignments), plan.rotation
-    if name == "triton":
-        kernel = _with_fallback(by_positions or _kernel_module("triton"), plan.requested)
+    arguments, kernel = (xs, align_angles(angles, plan.alignments), plan.rotation), triton or _kernel_module(name)
+    if libraries.is_torch(xs[0]):
         program = _kernel_module("autograd").prepare(*arguments, kernel, plan.inplace)
-        return general if program is None else ProgramWithFallback(program, general)
-    if libraries.is_torch(xs[0]):
-        program = _kernel_module("autograd").prepare(*arguments, _kernel_module(name), plan.inplace)
     else:
-        program = _kernel_module(name).prepare(*arguments, plan.inplace)
-    return general if program is None else program
+        program = kernel.prepare(*arguments, plan.inplace)
+    if program is None:
+        return general
+    # The general program reports the error if its own launch fails too.
+    return program if triton is None else ProgramWithFallback(program, lambda _, *given: general.run(*given))
 
 
-def _rotate_by(
-    names: list[str], xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False, *, requested: str
-) -> list[Any]:
-    """Rotate by aligned angles, each array with the kernel of that name. Arrays of one kernel may need one launch."""
-    if len(set(names)) > 1:
-        return [
-            _rotate_by([name], [x], [group], rotation, inplace, requested=requested)[0]
-            for name, x, group in zip(names, xs, angles)
-        ]
-    name = names[0]
-    if name == "triton" and not is_traced_tensor(xs[0]):
-        return _launch(xs, angles, rotation, _kernel_module(name), inplace, requested=requested)
-    tables: Any = angles if name == "numba" else reference.tables_of(angles)  # numba selects rows itself
-    if name == "reference":
-        return reference.rotate_all(xs, tables, rotation, inplace)
-    if name == "triton":
-        return _operators().rotate_in_graph(xs, tables, rotation, inplace)
-    if libraries.is_torch(xs[0]):
-        return _kernel_module("autograd").rotate_all(xs, tables, rotation, _kernel_module(name), inplace)
-    return _kernel_module(name).rotate_all(xs, tables, rotation, inplace)
-
-
-def _launch(
-    xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: object, inplace: bool = False, *, requested: str
-) -> list[Any]:
-    return _kernel_module("autograd").rotate_all(xs, angles, rotation, _with_fallback(kernel, requested), inplace)
-
-
-def _with_fallback(kernel: object, requested: str) -> Any:
-    """A Triton kernel, with the reference as its fallback unless the user chose Triton by name."""
-    return kernel if requested == "triton" else _kernel_module("autograd").KernelWithFallback(kernel, _report_failure)
+def _triton_kernel(plan: Any, rope: Any) -> Any:
+    """The Triton kernel of a plan, with the reference as its fallback unless the user chose Triton by name."""
+    kernel = _kernel_module("triton")
+    if plan.source == "positions":
+        kernel = kernel.ByPositions(rope._frequencies, rope._scale.attention_factor)
+    if plan.requested == "triton":
+        return kernel
+    return _kernel_module("autograd").KernelWithFallback(kernel, _report_failure)
 
 
 def table_program_of(positions: Array, arrays: Sequence[Array], frequencies: Any, scale: float, kernel: str) -> Any:
@@ -155,21 +142,6 @@ def exact_tables(positions: Array, frequencies: Any, dtype: Any, kernel: str) ->
     return exact_phases.exact_tables(positions, frequencies, dtype)
 
 
-class TablesWithFallback(NamedTuple):
-    program: Any  # of Triton; if it cannot be launched, operations of PyTorch make the tables
-    frequencies: exact_phases.Frequencies
-    scale: float
-
-    def run(self, positions: Any, like: object = None) -> tuple[Any, Any]:
-        try:
-            return self.program.run(positions)
-        except faults.LaunchError as problem:
-            float32 = libraries.namespace(positions).float32
-            _report_failure(positions.new_empty(0, dtype=float32), problem)
-            sin, cos = exact_phases.exact_tables(positions, self.frequencies, float32)
-            return sin * self.scale, cos * self.scale
-
-
 def _tables_by_triton(positions: Any, frequencies: exact_phases.Frequencies, scale: float, kernel: str) -> Any:
     if libraries.is_traced_by_torch() or libraries.is_dtensor(positions):
         return None
@@ -177,11 +149,17 @@ def _tables_by_triton(positions: Any, frequencies: exact_phases.Frequencies, sca
     is_named = kernel == "triton" and triton_takes(positions)
     if not (is_asked or is_named) or not _kernel_module("autograd").is_constant(positions):
         return None
-    like = positions.new_empty(0, dtype=libraries.namespace(positions).float32)
-    if choose(like, kernel) != "triton":
+    float32 = libraries.namespace(positions).float32
+    if choose(positions.new_empty(0, dtype=float32), kernel) != "triton":
         return None
     program = _kernel_module("triton").prepare_tables(positions, frequencies, scale)
-    return program if is_named or program is None else TablesWithFallback(program, frequencies, scale)
+
+    def by_operations(problem: Exception, positions: Any, like: object = None) -> tuple[Any, Any]:
+        _report_failure(positions.new_empty(0, dtype=float32), problem)
+        sin, cos = exact_phases.exact_tables(positions, frequencies, float32)
+        return sin * scale, cos * scale
+
+    return program if is_named or program is None else ProgramWithFallback(program, by_operations)
 
 
 def triton_takes(x: Array) -> bool:  # also tensors in host memory, where it is interpreted

@@ -210,29 +210,25 @@ def sincos_of(
     kernel: Kernel = "fastest",
 ) -> SinCos:
     """Tables in the library and on the device of `like`: float64 for float64 `like`, else float32."""
-    sin, cos = _checked_tables(positions, frequencies, like, phase, kernel)
-    return SinCos(libraries.materialized(sin), libraries.materialized(cos))
-
-
-def _checked_tables(
-    positions: Array, frequencies: exact_phases.Frequencies, like: Any, phase: Phase, kernel: Kernel
-) -> tuple[Any, Any]:
     checks.one_of("phase", phase, PHASES)
     positions = checks.positions("positions", positions, like=like)
+    learned = None
     if not frequencies.are_floats:
         # Checked in each call, because a parameter may have a new dtype, for example after `module.half()`.
-        checks.floating("inv_freq", frequencies.inv_freq, ("float32", "float64"))
-        positions = checks.convert_like("positions", positions, frequencies.inv_freq)
+        learned = frequencies.inv_freq
+        checks.floating("inv_freq", learned, ("float32", "float64"))
+        positions = checks.convert_like("positions", positions, learned)
     in_float64 = like is not None and libraries.dtype_name(like.dtype) == "float64"
-    if not libraries.is_dtensor(positions):
-        return _tables(positions, frequencies, in_float64, phase, kernel)
 
     def tables_of(positions: Array, learned: Any) -> tuple[Any, Any]:
         local = frequencies if learned is None else exact_phases.Frequencies(learned)
         return _tables(positions, local, in_float64, phase, kernel)
 
-    learned = None if frequencies.are_floats else frequencies.inv_freq
-    return libraries.map_local_shards(tables_of, positions, learned, first_axis=int(frequencies.axes > 1))
+    if libraries.is_dtensor(positions):
+        sin, cos = libraries.map_local_shards(tables_of, positions, learned, first_axis=int(frequencies.axes > 1))
+    else:
+        sin, cos = _tables(positions, frequencies, in_float64, phase, kernel)
+    return SinCos(libraries.materialized(sin), libraries.materialized(cos))
 
 
 def _tables(

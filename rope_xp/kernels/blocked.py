@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rope_xp.arrays import exact_phases, libraries, memory, threads
-from rope_xp.kernels.reference import Angles, Rotation, Tables, join_pairs, split_pairs
+from rope_xp.kernels.reference import Angles, Rotation, Tables, join_pairs
 from rope_xp.types import Array
 
 MEMORY_KINDS = ("host memory",)
@@ -137,11 +137,9 @@ def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace:
 def _rotate_few(x: Any, sin: Array, cos: Array, out: Any, rotation: Rotation) -> None:
     """Rotate all pairs at once, with a few operations. `out` may be `x`."""
     xp, converted = memory.operations(x), x.dtype != sin.dtype
+    numbers = memory.empty(x.shape, sin) if converted else x
     if converted:
-        numbers = memory.empty(x.shape, sin)
         numbers[...] = x
-    else:
-        numbers = x
     with np.errstate(over="ignore") if converted else nullcontext():  # overflow gives infinity, as in other kernels
         if _are_few_rows(numbers, sin, rotation):
             out[...] = _prepare_rows([numbers], sin, rotation, False).run([numbers], [(sin, cos)])[0]
@@ -226,7 +224,7 @@ def _rotate_part(numbers: Array, tables: Sequence[Any], rotated: Array, products
         xp.multiply(memory.complex_view(numbers), tables[0], out=memory.complex_view(rotated))
         return
     if rotation.read != rotation.write:
-        numbers = _join_pairs(*split_pairs(xp, numbers, rotation.read), rotation)
+        numbers = join_pairs(xp, *_channels(numbers, rotation.read), rotation.write)
     # Each product is one pass over contiguous memory. NumPy copies halves of rows faster than it subtracts them.
     halves = memory.views_as_halves(numbers, products) if rotation.write == "half" else None
     if halves is not None:
@@ -237,13 +235,8 @@ def _rotate_part(numbers: Array, tables: Sequence[Any], rotated: Array, products
         return
     xp.multiply(numbers, tables[1], out=products)
     xp.multiply(numbers, tables[0], out=rotated)
-    of_partners = reversed(split_pairs(xp, products, rotation.write))
-    for channels, each in zip(split_pairs(xp, rotated, rotation.write), of_partners):
+    for channels, each in zip(_channels(rotated, rotation.write), reversed(_channels(products, rotation.write))):
         xp.subtract(channels, each, out=channels)
-
-
-def _join_pairs(first: Array, second: Array, rotation: Rotation) -> Any:
-    return join_pairs(memory.operations(first), first, second, rotation.write)
 
 
 def _parts(shape: tuple[int, ...], table_shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slice, ...]]:

@@ -53,67 +53,60 @@ class CallPlan(NamedTuple):
     inplace: bool = False
     seq_axis: int = 0  # of the first array, if no positions are given
     delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
-    frequencies_and_factor: tuple[Any, float] | None = None  # the attention factor; for "positions" only
     table_programs: tuple[Any, ...] = ()  # of the query and of keys, or one for all arrays
     program: Any = None  # `run(arrays, angles)` rotates, by angles that may lack axes of size 1
     extents: memory.Extents | None = None  # the memory of all arguments, if results overwrite arrays
 
 
-def plan_call(
-    rope: Embedding, arrays: Sequence[Array], sincos: object, positions: Array, seq_dim: int, heads_dim: int | None
-) -> CallPlan:
-    """The plan of a call with the query first and keys after it. `sincos` is empty if tables are not given."""
-    _check_arrays(rope, arrays)
-    if not sincos:
-        return _plan_positions(rope, arrays, positions, seq_dim, heads_dim)
-    if rope.xpos is not None:
-        raise wrong_value(f"sincos must be given without xpos; got xpos={rope.xpos}")
-    return _plan_tables(rope, arrays, sincos, positions, seq_dim, heads_dim)
+class Call(NamedTuple):
+    """The arguments of a call with an embedding."""
+
+    rope: Embedding
+    arrays: Sequence[Array]
+    sincos: Any  # empty if tables are not given
+    positions: Any  # or their change
+    seq_dim: int
+    heads_dim: int | None = None
 
 
-def plan_rotation(
-    rope: Embedding,
-    arrays: Sequence[Array],
-    sincos: Any,
-    positions: Array,
-    seq_dim: int,
-    heads_dim: int | None,
-    inverse: bool,
-    transpose: bool,
-    inplace: bool = False,
-) -> CallPlan:
+def plan_call(call: Call) -> CallPlan:
+    """The plan of a call with the query first and keys after it."""
+    _check_arrays(call)
+    if not call.sincos:
+        return _plan_positions(call)
+    if call.rope.xpos is not None:
+        raise wrong_value(f"sincos must be given without xpos; got xpos={call.rope.xpos}")
+    return _plan_tables(call)
+
+
+def plan_rotation(call: Call, inverse: bool, transpose: bool, inplace: bool = False) -> CallPlan:
     inverse, transpose = checks.boolean("inverse", inverse), checks.boolean("transpose", transpose)
     if inverse and transpose:
         raise wrong_value("only one of inverse and transpose must be true; got both")
-    _check_arrays(rope, arrays)
-    plan = _plan_tables(rope, arrays, sincos, positions, seq_dim, heads_dim)
+    _check_arrays(call)
+    plan = _plan_tables(call)
     if inplace:
-        kernels.require_writable(arrays, [sincos])
+        kernels.require_writable(call.arrays, [call.sincos])
     if inverse or transpose:
         plan = plan._replace(rotation=plan.rotation.inverted(), divides=inverse)
     return plan._replace(inplace=inplace)
 
 
-def plan_shift(
-    rope: Embedding, arrays: Sequence[Array], sincos: object, delta: Array, seq_dim: int, heads_dim: int | None
-) -> CallPlan:
-    (k,) = arrays
-    _check_arrays(rope, arrays, name="k")
+def plan_shift(call: Call) -> CallPlan:
+    rope, (k,), delta = call.rope, call.arrays, call.positions
+    _check_arrays(call, name="k")
     leading, shape = (1, (rope.axes,)) if rope.axes > 1 else (0, ())
     if delta is not None:
         if libraries.namespace(delta) is None:
             raise wrong_type(f"delta must be an int or an array of real numbers; got {type(delta).__name__}")
-        leading, shape = _shape_of_positions("delta", delta, rope.axes, k)
-    shape = shape_of_delta(shape, leading, k.ndim - 1 - (rope.heads is not None))
-    return _plan_change("delta", rope, shape, leading, arrays, seq_dim, heads_dim)
+        leading, shape = _shape_of_positions("delta", call)
+    return _plan_change("delta", call, shape_of_delta(shape, leading, k.ndim - 1 - (rope.heads is not None)), leading)
 
 
-def plan_rerotation(
-    rope: Embedding, arrays: Sequence[Array], sincos: object, positions: Array, seq_dim: int, heads_dim: int | None
-) -> CallPlan:
-    _check_arrays(rope, arrays, name="k")
-    leading, shape = _shape_of_positions("positions", positions, rope.axes, arrays[0])
-    return _plan_change("positions", rope, shape, leading, arrays, seq_dim, heads_dim)
+def plan_rerotation(call: Call) -> CallPlan:
+    _check_arrays(call, name="k")
+    leading, shape = _shape_of_positions("positions", call)
+    return _plan_change("positions", call, shape, leading)
 
 
 def execute(
@@ -124,24 +117,25 @@ def execute(
     tables: Any,
     positions: Any,
     *options: Any,
-    plans: Plans = _PLANS,
 ) -> list[Any]:
     """The one way of every rotation. `make` makes its plan, and `angles_of` makes its angles."""
     # The program is prepared from the angles of the first call with a signature, and kept with the plan. A call without
     # a signature makes its program, runs it once, and drops it.
     # Calls and rotations share `plans`, so the name of `make` is in the key.
+    plans: Any = getattr(rope, "_plans", _PLANS)
     given = tables if positions is None else (*tables, positions)
     key = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
     plan = None if key is None else plans.get(key)
     if plan is None:
-        plan = make(rope, arrays, tables, positions, *options)
+        seq_dim, heads_dim, *flags = options
+        plan = make(Call(rope, arrays, tables, positions, seq_dim, heads_dim), *flags)
         if plan.source == "computed":
             plan = plan._replace(table_programs=_table_programs(plan, rope, arrays, positions, key is not None))
         angles = angles_of(plan, rope, arrays, tables, positions)
         # Learned frequencies, also those of another embedding, may need a derivative in one call and none in the next,
         # with the same signature. So a program for them is not kept.
         may_be_learned = len(tables) == 0 and (plan.source == "change" or not rope._frequencies.are_floats)
-        program = kernels.program_of(plan, arrays, angles, may_be_kept=key is not None and not may_be_learned)
+        program = kernels.program_of(plan, rope, arrays, angles, may_be_kept=key is not None and not may_be_learned)
         has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.GeneralProgram)
         plan = plan._replace(program=program, extents=memory.extents((*arrays, *given)) if has_extents else None)
         if key is not None:
@@ -162,7 +156,7 @@ def angles_of_call(plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tab
             return _rows(plan, arrays, tables, positions)
         return convert_tables(arrays, tables, plan.are_ready)
     if positions is None:
-        positions = count_from("positions", 0, libraries.size_of(arrays[0], plan.seq_axis), like=arrays[0])
+        positions = _consecutive(plan, arrays)
     elif not plan.are_ready:
         positions = checks.convert_positions("positions", positions, arrays[0])
     if plan.source == "positions":
@@ -205,6 +199,10 @@ def angles_of_rerotation(
     return [(new_sin * cos - new_cos * sin, new_cos * cos + new_sin * sin)]
 
 
+def _consecutive(plan: CallPlan, arrays: tuple[Any, ...]) -> Any:
+    return count_from("positions", 0, libraries.size_of(arrays[0], plan.seq_axis), like=arrays[0])
+
+
 def _rows(plan: CallPlan, arrays: tuple[Any, ...], tables: Any, positions: Array) -> Angles:
     if plan.are_ready:
         return [(*tables, positions)] * len(arrays)
@@ -220,9 +218,7 @@ def _table_programs(
         return tuple([GeneralTableProgram.of(rope, role) for role in ("query", "key")])
     fast = None
     if may_be_kept and plan.are_ready:
-        if positions is None:
-            positions = count_from("positions", 0, libraries.size_of(arrays[0], plan.seq_axis), like=arrays[0])
-        fast = fast_table_program(rope, positions, arrays)
+        fast = fast_table_program(rope, _consecutive(plan, arrays) if positions is None else positions, arrays)
     return (GeneralTableProgram.of(rope) if fast is None else fast,)
 
 
@@ -237,32 +233,30 @@ def rotate_by_tables(
 ) -> list[Any]:
     """Rotate arrays by tables, without an embedding. `rotation_of` checks the options and returns the rotation."""
 
-    def plan_tables(rope: None, arrays: Sequence[Any], sincos: Any, positions: None, *_: Any) -> CallPlan:
-        rotation, are_ready = rotation_of(), check_tables(arrays, sincos)
-        alignments = alignments_of_tables(sincos[0].shape, arrays, seq_dim)
+    def plan_tables(*_: Any) -> CallPlan:
+        rotation, are_ready = rotation_of(), check_tables(arrays, tables)
+        alignments = alignments_of_tables(tables[0].shape, arrays, seq_dim)
         names = [kernels.choose(x, kernel) for x in arrays]
         if inplace:
-            kernels.require_writable(arrays, [sincos])
+            kernels.require_writable(arrays, [tables])
         return CallPlan(rotation, "tables", alignments, names, kernel, are_ready, inplace=inplace)
 
-    given = seq_dim, kernel, inplace
-    return execute(None, plan_tables, angles_of_call, tuple(arrays), pair_of(sincos), None, *given, *options)
+    tables, given = pair_of(sincos), (seq_dim, kernel, inplace)
+    return execute(None, plan_tables, angles_of_call, tuple(arrays), tables, None, *given, *options)
 
 
-def _plan_tables(
-    rope: Embedding, arrays: Sequence[Array], sincos: object, positions: Array, seq_dim: int, heads_dim: int | None
-) -> CallPlan:
-    if positions is not None:
-        return _plan_rows(rope, arrays, sincos, positions, seq_dim, heads_dim)
-    _check_heads(rope, heads_dim)
-    are_ready = check_tables(arrays, sincos, rope.pairs)
-    alignments = alignments_of_tables(sincos[0].shape, arrays, seq_dim, rope.heads, heads_dim)
-    return _plan(rope, "tables", alignments, arrays, are_ready=are_ready)
+def _plan_tables(call: Call) -> CallPlan:
+    if call.positions is not None:
+        return _plan_rows(call)
+    rope, (sin, _) = call.rope, call.sincos
+    _check_heads(call)
+    are_ready = check_tables(call.arrays, call.sincos, rope.pairs)
+    alignments = alignments_of_tables(sin.shape, call.arrays, call.seq_dim, rope.heads, call.heads_dim)
+    return _plan("tables", call, alignments, are_ready=are_ready)
 
 
-def _plan_rows(
-    rope: Embedding, arrays: Sequence[Array], sincos: Any, positions: Array, seq_dim: int, heads_dim: int | None
-) -> CallPlan:
+def _plan_rows(call: Call) -> CallPlan:
+    rope, arrays, sincos, positions, seq_dim, heads_dim = call
     if rope.heads is not None or heads_dim is not None:
         raise wrong_value(
             f"positions must select rows of tables that all heads share; "
@@ -275,102 +269,86 @@ def _plan_rows(
     if len(shape) != 2 or shape[0] == 0:
         raise wrong_value(f"tables must be (rows, pairs) when positions select rows; got shape {shape}")
     alignments = alignments_of_positions("positions", positions.shape, arrays, seq_dim)
-    return _plan(rope, "rows", alignments, arrays, are_ready=are_ready)
+    return _plan("rows", call, alignments, are_ready=are_ready)
 
 
-def _plan_positions(
-    rope: Embedding, arrays: Sequence[Array], positions: Array, seq_dim: int, heads_dim: int | None
-) -> CallPlan:
+def _plan_positions(call: Call) -> CallPlan:
+    rope, arrays, _, positions, seq_dim, heads_dim = call
     seq_axis = 0
     if positions is not None:
-        leading, shape = _shape_of_positions("positions", positions, rope.axes, arrays[0])
+        leading, shape = _shape_of_positions("positions", call)
         shape = shape[leading:]
     elif rope.axes > 1:
         raise wrong_value(f"positions must be given for {rope.axes} position axes; got None")
     else:
         seq_axis = checked_seq_axis(arrays, seq_dim)
         shape = (arrays[0].shape[seq_axis],)
-    of_positions = _alignments_if_heads_share("positions", rope, shape, arrays, seq_dim)
+    of_positions = _alignments_if_heads_share("positions", call, shape)
     are_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
-    if heads_dim is None and _kernel_computes_angles(rope, positions, arrays):
-        plan = _plan(rope, "positions", of_positions, arrays, are_ready=are_ready, seq_axis=seq_axis)
-        return plan._replace(frequencies_and_factor=(rope._frequencies, rope._scale.attention_factor))
+    if heads_dim is None and _kernel_computes_angles(call):
+        return _plan("positions", call, of_positions, are_ready=are_ready, seq_axis=seq_axis)
     if rope.xpos is not None and len(arrays) == 1:
         raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
-    of_tables = _alignments_of_computed_tables(rope, shape, of_positions, arrays, seq_dim, heads_dim)
-    return _plan(rope, "computed", of_tables, arrays, are_ready=are_ready, seq_axis=seq_axis)
+    of_tables = _alignments_of_computed_tables(call, shape, of_positions)
+    return _plan("computed", call, of_tables, are_ready=are_ready, seq_axis=seq_axis)
 
 
-def _plan_change(
-    name: str,
-    rope: Embedding,
-    shape: tuple[int, ...],
-    leading: int,
-    arrays: Sequence[Array],
-    seq_dim: int,
-    heads_dim: int | None,
-) -> CallPlan:
-    alignments = _alignments_if_heads_share(name, rope, shape[leading:], arrays, seq_dim)
-    alignments = _alignments_of_computed_tables(rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
+def _plan_change(name: str, call: Call, shape: tuple[int, ...], leading: int) -> CallPlan:
+    alignments = _alignments_if_heads_share(name, call, shape[leading:])
+    alignments = _alignments_of_computed_tables(call, shape[leading:], alignments)
     # Rotated keys have the layout that the rotation wrote.
-    plan = _plan(rope, "change", alignments, arrays, delta_shape=shape)
+    plan = _plan("change", call, alignments, delta_shape=shape)
     return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
 
 
-def _shape_of_positions(name: str, positions: Array, axes: int, like: object) -> tuple[int, tuple[int, ...]]:
-    checks.position_dtype(name, positions)
-    checks.convertible(name, positions, like)
-    return leading_axes(name, positions, axes), positions.shape
+def _shape_of_positions(name: str, call: Call) -> tuple[int, tuple[int, ...]]:
+    checks.position_dtype(name, call.positions)
+    checks.convertible(name, call.positions, call.arrays[0])
+    return leading_axes(name, call.positions, call.rope.axes), call.positions.shape
 
 
-def _check_arrays(rope: Embedding, arrays: Sequence[Array], name: str = "x") -> None:
-    for number, x in enumerate(arrays, 1):
+def _check_arrays(call: Call, name: str = "x") -> None:
+    first, head_dim = call.arrays[0], call.rope.head_dim
+    for number, x in enumerate(call.arrays, 1):
         name = name if number == 1 else f"array {number}"
         # Positions that are given without their name count as another array.
         checks.floating(name, x, of_integers=": give positions by name, positions=..." if number > 1 else "")
-        if not x.ndim or x.shape[-1] != rope.head_dim:
-            raise wrong_value(f"{name} must have head_dim={rope.head_dim} channels; got shape {checks.shape(x)}")
+        if not x.ndim or x.shape[-1] != head_dim:
+            raise wrong_value(f"{name} must have head_dim={head_dim} channels; got shape {checks.shape(x)}")
         if number > 1:
-            checks.same_library(name, x, arrays[0])
+            checks.same_library(name, x, first)
 
 
-def _check_heads(rope: Embedding, heads_dim: int | None) -> None:
-    if (heads_dim is None) != (rope.heads is None):
+def _check_heads(call: Call) -> None:
+    if (call.heads_dim is None) != (call.rope.heads is None):
         raise wrong_value(
-            f"heads_dim must be given if, and only if, each head has its own frequencies; got heads_dim={heads_dim}"
+            f"heads_dim must be given if, and only if, each head has its own frequencies; "
+            f"got heads_dim={call.heads_dim}"
         )
 
 
-def _alignments_if_heads_share(
-    name: str, rope: Embedding, shape: Sequence[int], arrays: Sequence[Array], seq_dim: int
-) -> list[Alignment]:
+def _alignments_if_heads_share(name: str, call: Call, shape: Sequence[int]) -> list[Alignment]:
     """The alignments of positions of this shape. Empty if heads have their own frequencies: only tables are aligned."""
-    return [] if rope.heads is not None else alignments_of_positions(name, shape, arrays, seq_dim)
+    return [] if call.rope.heads is not None else alignments_of_positions(name, shape, call.arrays, call.seq_dim)
 
 
-def _alignments_of_computed_tables(
-    rope: Embedding,
-    shape: Sequence[int],
-    alignments: list[Alignment],
-    arrays: Sequence[Array],
-    seq_dim: int,
-    heads_dim: int | None,
-) -> list[Alignment]:
-    _check_heads(rope, heads_dim)
-    if rope.heads is None:
-        return [Alignment((*each.shape, rope.pairs)) for each in alignments]
-    return alignments_of_tables((*shape, rope.heads, rope.pairs), arrays, seq_dim, rope.heads, heads_dim)
+def _alignments_of_computed_tables(call: Call, shape: Sequence[int], of_positions: list[Alignment]) -> list[Alignment]:
+    _check_heads(call)
+    heads, pairs = call.rope.heads, call.rope.pairs
+    if heads is None:
+        return [Alignment((*each.shape, pairs)) for each in of_positions]
+    return alignments_of_tables((*shape, heads, pairs), call.arrays, call.seq_dim, heads, call.heads_dim)
 
 
-def _kernel_computes_angles(rope: Embedding, positions: Array, arrays: Sequence[Array]) -> bool:
+def _kernel_computes_angles(call: Call) -> bool:
     """Whether the kernel for the arrays computes angles from integer positions, so that no tables are needed."""
+    rope, positions = call.rope, call.positions
     is_plain = rope._frequencies.is_single_row and rope.phase == "exact" and rope.xpos is None
     are_integers = positions is None or not libraries.is_real(positions)
-    return is_plain and are_integers and all([kernels.computes_angles(x, rope.kernel) for x in arrays])
+    return is_plain and are_integers and all([kernels.computes_angles(x, rope.kernel) for x in call.arrays])
 
 
-def _plan(
-    rope: Embedding, source: Any, alignments: list[Alignment], arrays: Sequence[Array], **others: Any
-) -> CallPlan:
-    names = [kernels.choose(x, rope.kernel) for x in arrays]
+def _plan(source: Any, call: Call, alignments: list[Alignment], **others: Any) -> CallPlan:
+    rope = call.rope
+    names = [kernels.choose(x, rope.kernel) for x in call.arrays]
     return CallPlan(rope._rotation, source, alignments, names, rope.kernel, **others)

@@ -85,7 +85,7 @@ def test_a_mark_without_a_name_is_the_class_of_self():
         factor: float
 
         def __post_init__(self):
-            self._positive("factor")
+            self._at_least(1.0, "factor")
 
     with pytest.raises(ValueError, match=r"^Rule: factor must be"):
         Rule(factor=-1.0)
