@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rope_xp.arrays import libraries
 from rope_xp.identification.precision import PRECISIONS, ROUNDOFF, SIGNIFICANT_BITS, rounded_to, roundings
+from rope_xp.layouts import READ_WRITE
 from rope_xp.types import Embedding
 
 # Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
@@ -212,13 +213,16 @@ def frequencies_of(rope: Embedding) -> np.ndarray:
 
 
 def pairs_of(rope: Embedding) -> tuple[Pair, ...]:
-    rotation = rope._rotation
-    read, written = (_channels_of_pairs(rope, layout) for layout in (rotation.read, rotation.write))
+    return pairs_in(rope.layout, rope.first_channel, rope.pairs, rope.blocks)
+
+
+def pairs_in(layout: str, first_channel: int, pairs: int, blocks: int) -> tuple[Pair, ...]:
+    read, written = (_channels_in(pairing, first_channel, pairs, blocks) for pairing in READ_WRITE[layout])
     return tuple(Pair(*one, *other) for one, other in zip(read, written))
 
 
-def _channels_of_pairs(rope: Embedding, layout: str) -> list[tuple[int, int]]:
-    pairs, start, width = range(rope.pairs), rope.first_channel, rope.pairs // rope.blocks
-    if layout == "interleaved":
-        return [(start + 2 * j, start + 2 * j + 1) for j in pairs]
-    return [(start + j + j // width * width, start + j + j // width * width + width) for j in pairs]
+def _channels_in(pairing: str, start: int, pairs: int, blocks: int) -> list[tuple[int, int]]:
+    if pairing == "interleaved":
+        return [(start + 2 * j, start + 2 * j + 1) for j in range(pairs)]
+    width = pairs // blocks
+    return [(start + j + j // width * width, start + j + j // width * width + width) for j in range(pairs)]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rope_xp.identification.behaviour import Pair, pairs_in
 from rope_xp.identification.precision import (
     ROUNDOFF,
     Precision,
@@ -42,6 +43,10 @@ class Channels(NamedTuple):
     # Other channels that are alone, multiplied by a constant or moved, as those of a pair of frequency 0 may be.
     scaled: tuple[int, ...]
     problem: str | None  # why the channels do not form pairs, in words
+
+    @property
+    def pairs(self) -> list[Pair]:
+        return [Pair(*read, *written) for read, written in zip(self.inputs.tolist(), self.outputs.tolist())]
 
     def unit_rows(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Two rows for each position: ones in the first and in the second channels of all pairs."""
@@ -339,35 +344,21 @@ class Place(NamedTuple):
 
 def places_of(channels: Channels, magnitude: float) -> Iterator[Place]:
     """All layouts that have these pairs, the most usual ones first."""
-    head_dim, inputs, outputs = channels.head_dim, channels.inputs, channels.outputs
-    if not len(inputs):
+    measured = channels.pairs
+    if not measured:
         return
-    first, step = int(inputs[0, 0]), inputs[:, 1] - inputs[:, 0]
-    if not (step == step[0]).all():
-        return
-    same = (inputs == outputs).all()
-    if same:
-        yield from _half(inputs, first, int(step[0]), head_dim)
-    neighbours = (step == 1).all() and ((inputs[:, 0] - first) % 2 == 0).all()
-    if neighbours:
-        numbers = (inputs[:, 0] - first) // 2
-        if same:
-            # Pairs of frequency 0 may follow, which have the magnitude too.
-            last = max((*channels.scaled, int(inputs[-1, 1])))
-            pairs = {(last + 1 - first) // 2, ((head_dim if magnitude == 1.0 else last + 1) - first) // 2}
-            yield from (Place(head_dim, "interleaved", first, 2 * each, 1, numbers) for each in sorted(pairs))
-        else:
-            pairs = int(outputs[0, 1] - outputs[0, 0])
-            if (outputs[:, 0] == first + numbers).all() and (outputs[:, 1] == first + pairs + numbers).all():
-                yield Place(head_dim, "interleaved_to_half", first, 2 * pairs, 1, numbers)
-
-
-def _half(inputs: np.ndarray, first: int, step: int, head_dim: int) -> Iterator[Place]:
-    """Halves of one block, or of several equal blocks."""
-    block, within = np.divmod(inputs[:, 0] - first, 2 * step)
-    if (within >= step).any():
-        return
-    blocks = int(block[-1]) + 1
-    if (step == 1 and blocks > 1) or first + 2 * step * blocks > head_dim:
-        return
-    yield Place(head_dim, "half", first, 2 * step * blocks, blocks, block * step + within)
+    (first, second, to_first, to_second), head_dim = measured[0], channels.head_dim
+    last, step = measured[-1], second - first
+    # Pairs of frequency 0 may follow, which have the magnitude too.
+    end = 1 + max((*channels.scaled, last.second))
+    in_a_row = sorted({(each - first) // 2 for each in (end, end if magnitude != 1.0 else head_dim)})
+    blocks = (last.first - first) // (2 * step) + 1
+    layouts = [
+        *([("half", step * blocks, blocks)] if blocks == 1 or step > 1 else []),
+        *(("interleaved", pairs, 1) for pairs in in_a_row),
+        ("interleaved_to_half", to_second - to_first, 1),
+    ]
+    for layout, pairs, blocks in layouts:
+        number_of = {pair: number for number, pair in enumerate(pairs_in(layout, first, pairs, blocks))}
+        if first + 2 * pairs <= head_dim and number_of.keys() >= {*measured}:
+            yield Place(head_dim, layout, first, 2 * pairs, blocks, np.array([number_of[each] for each in measured]))

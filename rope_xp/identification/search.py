@@ -188,7 +188,7 @@ class Search:
 
     def _channels(self, matrices: Matrices) -> Channels:
         channels = channels_of(matrices.values, matrices.roundoff)
-        pairs = tuple((int(a), int(b)) for a, b in channels.inputs)
+        pairs = tuple(pair[:2] for pair in channels.pairs)
         self.conclude(pairs=pairs, kept=channels.kept, relative=_are_scores_relative(matrices, matrices.roundoff))
         if channels.problem is not None:
             raise _no_rotation(channels.problem)
