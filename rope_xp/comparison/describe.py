@@ -27,7 +27,7 @@ from rope_xp.identification.probe import (
 )
 from rope_xp.identification.search import LONGEST, Search, first_unlike
 from rope_xp.identification.values import nearest
-from rope_xp.types import Embedding
+from rope_xp.types import Embedding, Values
 
 # The most positions whose phases are measured to find out how they are rounded.
 MOST_ROUNDED = 2**13
@@ -38,6 +38,9 @@ OVERFLOW = float(np.finfo(np.float16).max)
 class Subject(NamedTuple):
     """One of the two: a value, or a function with an unknown value."""
 
+    label: str  # in messages
+    given: object
+    arguments: Values  # of `from_config`, for a config
     name: str
     rope: Embedding | None
     fn: Function | None = None
