@@ -4,7 +4,6 @@ The `safetensors` package does not give the offsets of tensors (`README.md` of h
 """
 
 import os
-import struct
 from collections.abc import Mapping
 from itertools import pairwise
 from math import prod
@@ -212,7 +211,7 @@ def read_safetensors(path: Path) -> Header:
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        length = int.from_bytes(start, "little") if len(start) == 8 else 0
         if not 2 <= length <= min(size - 8, MAX_HEADER):
             _fail(
                 path,
