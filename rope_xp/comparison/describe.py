@@ -9,21 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 from rope_xp.comparison.report import number
-from rope_xp.identification.behaviour import Behaviour, Complex, behaviour_of, directions_of, frequencies_of
+from rope_xp.identification.behaviour import Behaviour, Complex, Map, behaviour_of, directions_of, frequencies_of
 from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, noise, precision_of
 from rope_xp.identification.probe import (
     ALL_BELOW,
     LONGEST_INDEX,
     SEARCHED_INDEX,
     Function,
-    Part,
     Probe,
-    along,
+    Results,
+    first_difference,
     irregularity,
     longest_call,
-    parts,
     positions_to_try,
-    rows_at,
 )
 from rope_xp.identification.search import LONGEST, Search, first_unlike
 from rope_xp.identification.values import nearest
@@ -190,19 +188,23 @@ def with_own_factors(behaviour: Behaviour, probe: Probe) -> Behaviour:
     are_exact = behaviour.precision == "exact" and behaviour.rope is not None and behaviour.rope.base is not None
     if are_exact or behaviour.axis != "tokens" or probe.follows != "positions":
         return behaviour
-    first, _, to_first, to_second = behaviour.map().channels
-    row = np.zeros(probe.head_dim)
-    row[first] = 1.0
-
     directions = directions_of([behaviour.rope])
+    usual = behaviour.map(directions)
 
     def factors(positions: np.ndarray) -> Complex:
-        y = _along_each(probe, np.broadcast_to(row, (len(positions), probe.head_dim)), positions, directions)
-        if y is None:
-            return behaviour.map(directions).factors(positions)
-        return y[..., to_first] + 1j * y[..., to_second]
+        found = _factors_in_calls(probe, usual, positions, directions)
+        return usual.factors(positions) if found is None else found
 
     return behaviour._replace(own_factors=factors)
+
+
+def _factors_in_calls(probe: Probe, usual: Map, positions: np.ndarray, directions: np.ndarray | None) -> Complex | None:
+    """The complex factors "positions directions pairs" with the pairs of a map; None if a call fails."""
+    first, _, to_first, to_second = usual.channels
+    x = np.zeros((len(positions), probe.head_dim))
+    x[:, first] = 1.0
+    y = probe.along_each(x, positions, directions)
+    return None if y is None else y[..., to_first] + 1j * y[..., to_second]
 
 
 def confirmed(
@@ -247,14 +249,11 @@ def _with_rounded_phases(probe: Probe, behaviour: Behaviour, positions: np.ndarr
     if behaviour.rope is None or probe.roundoff < COARSE:
         return None
     exact = behaviour.with_exact_phases().map()
-    x = rows_at(probe.head_dim, positions)
-    y = probe(x, positions)
-    if y is None or not exact.pairs:
+    found = _factors_in_calls(probe, exact, positions, None)
+    if found is None or not exact.pairs:
         return None
-    expected, (_, _, *channels) = exact.rotated(x, positions), exact.channels
-    one, other = (each[:, channels[0]] + 1j * each[:, channels[1]] for each in (y, expected))
-    w, where = exact.step[0], positions + behaviour.offset
-    name = precision_of(np.angle(one / other), where, w, 0.0 * w, behaviour.roundoff).name
+    off, w, where = np.angle(found / exact.factors(positions))[:, 0], exact.step[0], positions + behaviour.offset
+    name = precision_of(off, where, w, 0.0 * w, behaviour.roundoff).name
     if name == "float32":  # programs round frequencies to float32 in different ways
         return with_own_factors(behaviour._replace(precision=name), probe)
     return behaviour._replace(precision=name) if name in COARSE_BITS else None
@@ -288,24 +287,19 @@ def sample_of(findings: list[Finding], context: int) -> str:
     return f"All positions below {number(ALL_BELOW)} were tried, and {number(some)} beyond, {in_calls}."
 
 
-def first_difference(
+def first_unlike_results(
     findings: list[Finding], directions: np.ndarray | None, context: int, tolerance: float
 ) -> int | None:
+    """The first of many positions at which results differ by more than a tolerance."""
+    one, other = (_results_of(each, directions) for each in findings)
     probe = next(each.probe for each in findings if each.probe is not None)
-    for part in parts(probe, context, directions):
-        one, other = (_results_of(each, part, directions) for each in findings)
-        if one is None or other is None:
-            return int(part.positions[0])
-        unlike = np.any(np.abs(one - other) > tolerance, axis=1)
-        if unlike.any():
-            return int(part.positions[unlike.argmax()])
-    return None
+    return first_difference(probe, one, other, lambda positions, direction: tolerance, context, directions)
 
 
-def _results_of(finding: Finding, part: Part, directions: np.ndarray | None) -> np.ndarray | None:
+def _results_of(finding: Finding, directions: np.ndarray | None) -> Results:
     if finding.behaviour is not None:
-        return finding.behaviour.map(directions).rotated(part.x, part.positions, part.direction)
-    return None if finding.probe is None else finding.probe(part.x, part.where)
+        return finding.behaviour.map(directions).rotated
+    return (lambda x, positions, direction: None) if finding.probe is None else finding.probe.along(directions)
 
 
 def matrices_of(
@@ -314,13 +308,4 @@ def matrices_of(
     """The matrices "positions directions head_dim head_dim" of what a subject does; None if it has no results."""
     if finding.behaviour is not None:
         return finding.behaviour.map(directions).matrices(positions, head_dim)
-    x, where = np.tile(np.eye(head_dim), (len(positions), 1)), np.repeat(positions, head_dim)
-    y = None if finding.probe is None else _along_each(finding.probe, x, where, directions)
-    return None if y is None else y.reshape(len(positions), head_dim, -1, head_dim).transpose(0, 2, 3, 1)
-
-
-def _along_each(probe: Probe, x: np.ndarray, positions: np.ndarray, directions: np.ndarray | None) -> np.ndarray | None:
-    """The results "rows directions head_dim" along each direction; None if a call fails."""
-    rows = range(1 if directions is None else len(directions))
-    results = [y for row in rows if (y := probe(x, along(directions, row, positions))) is not None]
-    return np.stack(results, axis=1) if len(results) == len(rows) else None
+    return None if finding.probe is None else finding.probe.matrices(positions, directions)

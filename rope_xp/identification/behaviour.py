@@ -78,26 +78,23 @@ class Map(NamedTuple):
         return fixed + positions[:, None, None] * (of_angle * np.abs(self.step))
 
     def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray:
+        return self._multiplied(x, self.factors(positions)[:, row])
+
+    def matrices(self, positions: ArrayLike, head_dim: int) -> np.ndarray:
+        """The matrices "positions rows outputs inputs"."""
+        of_inputs = self._multiplied(np.eye(head_dim), self.factors(positions)[..., None, :])
+        return of_inputs.swapaxes(-1, -2)
+
+    def _multiplied(self, x: np.ndarray, factors: Complex) -> np.ndarray:
         first, second, to_first, to_second = self.channels
-        turned = (x[:, first] + 1j * x[:, second]) * self.factors(positions)[:, row]
-        result = x.copy()
-        result[:, to_first], result[:, to_second] = turned.real, turned.imag
+        turned = (x[..., first] + 1j * x[..., second]) * factors
+        result = np.broadcast_to(x, (*turned.shape[:-1], x.shape[-1])).copy()
+        result[..., to_first], result[..., to_second] = turned.real, turned.imag
         return result
 
     @property
     def channels(self) -> np.ndarray:
         return np.array(self.pairs, dtype=int).reshape(len(self.pairs), 4).T
-
-    def matrices(self, positions: ArrayLike, head_dim: int) -> np.ndarray:
-        factors = self.factors(positions)
-        first, second, to_first, to_second = self.channels
-        result = np.zeros((*factors.shape[:2], head_dim, head_dim))
-        channels = np.arange(head_dim)
-        result[..., channels, channels] = 1.0
-        result[..., first, first] = result[..., second, second] = 0.0
-        result[..., to_first, first] = result[..., to_second, second] = factors.real
-        result[..., to_second, first], result[..., to_first, second] = factors.imag, -factors.imag
-        return result
 
     def of_scores(self) -> "Map":
         """The map of scores: of a query at position p with a key at position 0, both rotated."""

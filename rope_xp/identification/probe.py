@@ -14,6 +14,11 @@ from rope_xp.types import Array
 
 Function: TypeAlias = Callable[[Any, Any], Any]  # fn(x, positions)
 
+# The results of rows "rows head_dim" at positions "rows" along the direction of a number; None if a call fails.
+Results: TypeAlias = Callable[[np.ndarray, np.ndarray, int], np.ndarray | None]
+# How far two results at these positions may be apart, along the direction of a number.
+Limit: TypeAlias = Callable[[np.ndarray, int], float | np.ndarray]
+
 # The axes of x in calls, before those that a function does not have are left out.
 AXES = ("batch", "heads", "seq", "dim")
 # The shapes of x that are tried, in this order.
@@ -251,6 +256,28 @@ class Probe:
             return None
         return result[:rows_given]
 
+    def along(self, directions: np.ndarray | None) -> Results:
+        """Results in one of several directions, in which each position axis grows as fast as it says."""
+
+        def results(x: np.ndarray, positions: np.ndarray, direction: int) -> np.ndarray | None:
+            if directions is None:
+                return self(x, positions)
+            return self(x, np.outer(directions[direction], positions).astype(int))
+
+        return results
+
+    def matrices(self, positions: np.ndarray, directions: np.ndarray | None = None) -> np.ndarray | None:
+        """The matrices "positions directions outputs inputs"; None if a call fails."""
+        x, where = np.tile(np.eye(self.head_dim), (len(positions), 1)), np.repeat(positions, self.head_dim)
+        y = self.along_each(x, where, directions)
+        return None if y is None else y.reshape(len(positions), self.head_dim, -1, self.head_dim).transpose(0, 2, 3, 1)
+
+    def along_each(self, x: np.ndarray, positions: np.ndarray, directions: np.ndarray | None) -> np.ndarray | None:
+        """The results "rows directions head_dim" along each direction; None if a call fails."""
+        numbers = range(1 if directions is None else len(directions))
+        results = [y for number in numbers if (y := self.along(directions)(x, positions, number)) is not None]
+        return np.stack(results, axis=1) if len(results) == len(numbers) else None
+
     def together(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
         """The result of one call with x "batch heads seq dim" and positions "batch seq"; None if it failed."""
         # The axes that `widest` does not have are of length 1.
@@ -415,26 +442,21 @@ def rows_at(head_dim: int, positions: np.ndarray) -> np.ndarray:
     return np.broadcast_to(np.random.default_rng(0).choice([-1.0, 1.0], head_dim), (len(positions), head_dim))
 
 
-def along(directions: np.ndarray | None, row: int, positions: np.ndarray) -> np.ndarray:
-    """Positions "rows" as those of each axis, "axes rows", in one of several directions."""
-    return positions if directions is None else np.outer(directions[row], positions).astype(int)
-
-
-class Part(NamedTuple):
-    """Rows "rows head_dim" for one call, at `positions` along the direction of this number: on each axis, `where`."""
-
-    direction: int
-    x: np.ndarray
-    positions: np.ndarray
-    where: np.ndarray
-
-
-def parts(probe: Probe, context: int, directions: np.ndarray | None) -> Iterator[Part]:
-    """Calls at many positions below `context`: those of `positions_to_try`, or all if the function counts rows."""
-    for row in range(1 if directions is None else len(directions)):
+def first_difference(
+    probe: Probe, one: Results, other: Results, limit: Limit, context: int, directions: np.ndarray | None
+) -> int | None:
+    """The first of many positions below `context`, along each direction, where two results differ; None without."""
+    for direction in range(1 if directions is None else len(directions)):
         tried = [np.arange(context)] if probe.follows == "index" else positions_to_try(context, probe.head_dim)
         for positions in tried:
-            yield Part(row, rows_at(probe.head_dim, positions), positions, along(directions, row, positions))
+            x = rows_at(probe.head_dim, positions)
+            a, b = (results(x, positions, direction) for results in (one, other))
+            if a is None or b is None:
+                return int(positions[0])
+            unlike = np.any(np.abs(a - b) > limit(positions, direction), axis=1)
+            if unlike.any():
+                return int(positions[unlike.argmax()])
+    return None
 
 
 class Call(NamedTuple):

@@ -164,7 +164,7 @@ def _rules_that_fit(target: Target) -> Iterator[Rule]:
 
 def _progression(target: Target, rotated: int) -> Iterator[Rule]:
     """A base alone, with all frequencies divided by one factor, or over a width whose first pairs are rotated."""
-    factor, digits = _quotient(1.0, target.values[0], target.errors[0])
+    factor, digits = _divisor(target)
     base, of_base = _base(target.times(factor), rotated)
     if not (factor >= 1.0 and 1.0 <= base < inf):
         return
@@ -196,8 +196,10 @@ def _bounds(target: Target) -> tuple[np.ndarray, np.ndarray]:
     return (w + error) ** power, np.where(w > error, (w - error) ** power, 1e300)
 
 
-def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
-    return simplest(of / (value + error), of / (value - error)) if value > error else (inf, 99)
+def _divisor(target: Target) -> tuple[float, int]:
+    """The simplest factor that divides the first frequency, and its digits."""
+    value, error = target.values[0], target.errors[0]
+    return simplest(1.0 / (value + error), 1.0 / (value - error)) if value > error else (inf, 99)
 
 
 def _changed_base(target: Target) -> Iterator[Rule]:
@@ -305,11 +307,10 @@ def _digits_of_scaling(scaling: Scaling) -> int:
 def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
     """The ramps of a base: with the simplest factor of as many slow pairs as have one, or with that of YaRN's paper."""
     unscaled = np.asarray(geometric(base, target.rotary_dim))
-    least = (unscaled / (target.values + target.errors))[::-1]
-    most = (unscaled / np.maximum(target.values - target.errors, 1e-300))[::-1]
-    least, most = np.maximum.accumulate(least), np.minimum.accumulate(most)
-    together = int(np.count_nonzero(least <= most))  # the slow pairs that one factor explains
-    factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, together // 2))
+    least = unscaled / (target.values + target.errors)
+    most = unscaled / np.maximum(target.values - target.errors, 1e-300)
+    common = _in_common(least[::-1], most[::-1])  # of the slow pairs that one factor explains
+    factors = dict.fromkeys(simplest(*common[k]) for k in (len(common) - 1, len(common) // 2))
     of_paper = (target.magnitude + each * target.magnitude_error - 1.0 for each in (-1, 1))
     factors[simplest(*(exp(min(10.0 * each, 300.0)) for each in of_paper))] = None
     for factor, digits in factors:
@@ -322,10 +323,9 @@ def _bases(target: Target, of_last_pairs: bool = False) -> Iterable[float]:
     # The base of the most pairs that have one of few digits is the first.
     order = slice(None, None, -1 if of_last_pairs else 1)
     least, most = _bounds(target)
-    least, most = np.maximum.accumulate(least[order]), np.minimum.accumulate(most[order])
     found: dict[float, None] = {}
-    for end in range(int(np.count_nonzero(least <= most)) - 1, -1, -1):
-        base, digits = simplest(float(least[end]), float(most[end]))
+    for ends in reversed(_in_common(least[order], most[order])):
+        base, digits = simplest(*ends)
         if digits <= FEW_DIGITS and base > 1.0:
             found[base] = None
         if len(found) == 3:
@@ -338,6 +338,13 @@ def _bases(target: Target, of_last_pairs: bool = False) -> Iterable[float]:
         if digits <= FEW_DIGITS and base > 1.0:
             found[base] = None
     return found | dict.fromkeys(USUAL_BASES)
+
+
+def _in_common(least: np.ndarray, most: np.ndarray) -> list[tuple[float, float]]:
+    """What the first one, two, ... intervals have in common, as long as they have anything in common."""
+    least, most = np.maximum.accumulate(least), np.minimum.accumulate(most)
+    count = np.count_nonzero(least <= most)
+    return [*zip(least[:count].tolist(), most[:count].tolist())]
 
 
 def _llama3(ramp: Ramp) -> Iterator[Scaling]:
@@ -469,7 +476,7 @@ def _twice(target: Target) -> Iterator[Rule]:
 
 def _reversed(target: Target) -> Iterator[Rule]:
     """YaRN whose fast pairs are divided, and whose slow ones are kept."""
-    factor, of_factor = _quotient(1.0, target.values[0], target.errors[0])
+    factor, of_factor = _divisor(target)
     if factor <= 1.0 or of_factor > FEW_DIGITS:
         return
     for base in _bases(target, of_last_pairs=True):

@@ -126,7 +126,7 @@ def _simplest_value(measured: Measured) -> Value | None:
     if abs((rope.attention_factor or 1.0) - measured.magnitude) > 2 * measured.magnitude_error:  # both may be rounded
         if rule.scaling is not None:
             return _with_numbers(place, rope.inv_freq, measured)
-        rope = rope.replace(attention_factor=_simplest_magnitude(measured))
+        rope = rope.replace(attention_factor=simplest_within(measured.magnitude, measured.magnitude_error))
     return Value(rope, place)
 
 
@@ -310,9 +310,5 @@ def rule_in_any_order(measured: Measured) -> Rule | None:
 def _with_numbers(
     place: Place, inv_freq: Sequence[float] | Array | None, measured: Measured, change: Rule | None = None
 ) -> Value:
-    factor = _simplest_magnitude(measured)
+    factor = simplest_within(measured.magnitude, measured.magnitude_error)
     return Value(RotaryEmbedding(**place.options, inv_freq=inv_freq, attention_factor=factor), place, change)
-
-
-def _simplest_magnitude(measured: Measured) -> float:
-    return 1.0 if measured.magnitude == 1.0 else simplest_within(measured.magnitude, measured.magnitude_error)
