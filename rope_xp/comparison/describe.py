@@ -15,10 +15,9 @@ from rope_xp.identification.probe import (
     ALL_BELOW,
     LONGEST_INDEX,
     SEARCHED_INDEX,
+    Calls,
     Function,
     Probe,
-    Results,
-    first_difference,
     irregularity,
     longest_call,
     positions_to_try,
@@ -69,6 +68,12 @@ class Finding(NamedTuple):
             return False
         follows_axes = self.probe.axes == 1 or (self.probe.follows, self.probe.axis) == ("positions", "seq")
         return follows_axes and self.probe.follows in ("positions", "index", "nothing")
+
+    def source(self, directions: np.ndarray | None) -> Map | Calls:
+        """What gives its results along directions: its function, if no behaviour reproduces it."""
+        if self.behaviour is None and self.probe is not None:
+            return Calls(self.probe, directions)
+        return (self.behaviour or Behaviour(None)).map(directions)
 
     def with_cause(self, cause: str, *words: str) -> "Finding":
         causes = self.causes if cause == "unknown" and self.causes else (*self.causes, cause)
@@ -192,19 +197,10 @@ def with_own_factors(behaviour: Behaviour, probe: Probe) -> Behaviour:
     usual = behaviour.map(directions)
 
     def factors(positions: np.ndarray) -> Complex:
-        found = _factors_in_calls(probe, usual, positions, directions)
+        found = Calls(probe, directions).factors(positions, usual.channels)
         return usual.factors(positions) if found is None else found
 
     return behaviour._replace(own_factors=factors)
-
-
-def _factors_in_calls(probe: Probe, usual: Map, positions: np.ndarray, directions: np.ndarray | None) -> Complex | None:
-    """The complex factors "positions directions pairs" with the pairs of a map; None if a call fails."""
-    first, _, to_first, to_second = usual.channels
-    x = np.zeros((len(positions), probe.head_dim))
-    x[:, first] = 1.0
-    y = probe.along_each(x, positions, directions)
-    return None if y is None else y[..., to_first] + 1j * y[..., to_second]
 
 
 def confirmed(
@@ -249,7 +245,7 @@ def _with_rounded_phases(probe: Probe, behaviour: Behaviour, positions: np.ndarr
     if behaviour.rope is None or probe.roundoff < COARSE:
         return None
     exact = behaviour.with_exact_phases().map()
-    found = _factors_in_calls(probe, exact, positions, None)
+    found = Calls(probe).factors(positions, exact.channels)
     if found is None or not exact.pairs:
         return None
     off, w, where = np.angle(found / exact.factors(positions))[:, 0], exact.step[0], positions + behaviour.offset
@@ -287,25 +283,9 @@ def sample_of(findings: list[Finding], context: int) -> str:
     return f"All positions below {number(ALL_BELOW)} were tried, and {number(some)} beyond, {in_calls}."
 
 
-def first_unlike_results(
+def first_difference(
     findings: list[Finding], directions: np.ndarray | None, context: int, tolerance: float
 ) -> int | None:
-    """The first of many positions at which results differ by more than a tolerance."""
-    one, other = (_results_of(each, directions) for each in findings)
-    probe = next(each.probe for each in findings if each.probe is not None)
-    return first_difference(probe, one, other, lambda positions, direction: tolerance, context, directions)
-
-
-def _results_of(finding: Finding, directions: np.ndarray | None) -> Results:
-    if finding.behaviour is not None:
-        return finding.behaviour.map(directions).rotated
-    return (lambda x, positions, direction: None) if finding.probe is None else finding.probe.along(directions)
-
-
-def matrices_of(
-    finding: Finding, positions: np.ndarray, head_dim: int, directions: np.ndarray | None
-) -> np.ndarray | None:
-    """The matrices "positions directions head_dim head_dim" of what a subject does; None if it has no results."""
-    if finding.behaviour is not None:
-        return finding.behaviour.map(directions).matrices(positions, head_dim)
-    return None if finding.probe is None else finding.probe.matrices(positions, directions)
+    calls = next(Calls(each.probe, directions) for each in findings if each.probe is not None)
+    one, other = (each.source(directions) for each in findings)
+    return calls.first_difference(one, other, lambda positions, row: tolerance, context)

@@ -18,8 +18,7 @@ from rope_xp.comparison.describe import (
     confirmed,
     finding_of_function,
     finding_of_value,
-    first_unlike_results,
-    matrices_of,
+    first_difference,
     sample_of,
     with_own_factors,
 )
@@ -270,7 +269,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
         if not rounded:
             return first_beyond(a, b, limit, context, known)
         # A row of 1 and -1 has a length of the root of 2 in each pair.
-        return first_unlike_results(called, directions, context, 2.0**0.5 * limit)
+        return first_difference(called, directions, context, 2.0**0.5 * limit)
 
     beyond = first_above(tolerance, 0)
     is_same = beyond is None
@@ -373,10 +372,10 @@ def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | No
     first, is_same = None, False
     if has_results:
         context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
-        unlike = first_unlike_results(both, directions, context, tolerance)
+        unlike = first_difference(both, directions, context, tolerance)
         context = min(context, SEARCHED_INDEX) if any(each.is_counting for each in both) else context
         positions = np.union1d(SOME_POSITIONS[context > SOME_POSITIONS], [] if unlike is None else [unlike]).astype(int)
-        a, b = (matrices_of(each, positions, head_dim, directions) for each in both)
+        a, b = (each.source(directions).matrices(positions, head_dim) for each in both)
         if a is not None and b is not None:
             changes = np.linalg.norm(a - b, ord=2, axis=(-2, -1)).max(axis=1)
             first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)

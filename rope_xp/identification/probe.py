@@ -9,13 +9,12 @@ import numpy as np
 
 from rope_xp.arrays import checks, libraries
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.identification.behaviour import Complex, Map
 from rope_xp.identification.precision import ROUNDOFF, noise
 from rope_xp.types import Array
 
 Function: TypeAlias = Callable[[Any, Any], Any]  # fn(x, positions)
 
-# The results of rows "rows head_dim" at positions "rows" along the direction of a number; None if a call fails.
-Results: TypeAlias = Callable[[np.ndarray, np.ndarray, int], np.ndarray | None]
 # How far two results at these positions may be apart, along the direction of a number.
 Limit: TypeAlias = Callable[[np.ndarray, int], float | np.ndarray]
 
@@ -256,28 +255,6 @@ class Probe:
             return None
         return result[:rows_given]
 
-    def along(self, directions: np.ndarray | None) -> Results:
-        """Results in one of several directions, in which each position axis grows as fast as it says."""
-
-        def results(x: np.ndarray, positions: np.ndarray, direction: int) -> np.ndarray | None:
-            if directions is None:
-                return self(x, positions)
-            return self(x, np.outer(directions[direction], positions).astype(int))
-
-        return results
-
-    def matrices(self, positions: np.ndarray, directions: np.ndarray | None = None) -> np.ndarray | None:
-        """The matrices "positions directions outputs inputs"; None if a call fails."""
-        x, where = np.tile(np.eye(self.head_dim), (len(positions), 1)), np.repeat(positions, self.head_dim)
-        y = self.along_each(x, where, directions)
-        return None if y is None else y.reshape(len(positions), self.head_dim, -1, self.head_dim).transpose(0, 2, 3, 1)
-
-    def along_each(self, x: np.ndarray, positions: np.ndarray, directions: np.ndarray | None) -> np.ndarray | None:
-        """The results "rows directions head_dim" along each direction; None if a call fails."""
-        numbers = range(1 if directions is None else len(directions))
-        results = [y for number in numbers if (y := self.along(directions)(x, positions, number)) is not None]
-        return np.stack(results, axis=1) if len(results) == len(numbers) else None
-
     def together(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
         """The result of one call with x "batch heads seq dim" and positions "batch seq"; None if it failed."""
         # The axes that `widest` does not have are of length 1.
@@ -442,21 +419,49 @@ def rows_at(head_dim: int, positions: np.ndarray) -> np.ndarray:
     return np.broadcast_to(np.random.default_rng(0).choice([-1.0, 1.0], head_dim), (len(positions), head_dim))
 
 
-def first_difference(
-    probe: Probe, one: Results, other: Results, limit: Limit, context: int, directions: np.ndarray | None
-) -> int | None:
-    """The first of many positions below `context`, along each direction, where two results differ; None without."""
-    for direction in range(1 if directions is None else len(directions)):
-        tried = [np.arange(context)] if probe.follows == "index" else positions_to_try(context, probe.head_dim)
-        for positions in tried:
-            x = rows_at(probe.head_dim, positions)
-            a, b = (results(x, positions, direction) for results in (one, other))
-            if a is None or b is None:
-                return int(positions[0])
-            unlike = np.any(np.abs(a - b) > limit(positions, direction), axis=1)
-            if unlike.any():
-                return int(positions[unlike.argmax()])
-    return None
+class Calls(NamedTuple):
+    """Calls of a function along directions, with the methods of a `Map`. They return None if a call fails."""
+
+    probe: Probe
+    directions: np.ndarray | None = None  # as in `directions_of`
+
+    def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray | None:
+        """The result "rows head_dim" at positions "rows" along one of the directions."""
+        if self.directions is None:
+            return self.probe(x, positions)
+        return self.probe(x, np.outer(self.directions[row], positions).astype(int))
+
+    def matrices(self, positions: np.ndarray, head_dim: int) -> np.ndarray | None:
+        """The matrices "positions rows outputs inputs", with a row for each direction."""
+        y = self._along_each(np.tile(np.eye(head_dim), (len(positions), 1)), np.repeat(positions, head_dim))
+        return None if y is None else y.reshape(len(positions), head_dim, -1, head_dim).transpose(0, 2, 3, 1)
+
+    def factors(self, positions: np.ndarray, channels: np.ndarray) -> Complex | None:
+        """The complex factors "positions rows pairs" of pairs of these channels."""
+        first, _, to_first, to_second = channels
+        x = np.zeros((len(positions), self.probe.head_dim))
+        x[:, first] = 1.0
+        y = self._along_each(x, positions)
+        return None if y is None else y[..., to_first] + 1j * y[..., to_second]
+
+    def _along_each(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
+        rows = range(1 if self.directions is None else len(self.directions))
+        results = [y for row in rows if (y := self.rotated(x, positions, row)) is not None]
+        return np.stack(results, axis=1) if len(results) == len(rows) else None
+
+    def first_difference(self, one: "Map | Calls", other: "Map | Calls", limit: Limit, context: int) -> int | None:
+        """The first of many positions below `context`, along each direction, where results differ; None without."""
+        for row in range(1 if self.directions is None else len(self.directions)):
+            every = self.probe.follows == "index"
+            for positions in [np.arange(context)] if every else positions_to_try(context, self.probe.head_dim):
+                x = rows_at(self.probe.head_dim, positions)
+                a, b = one.rotated(x, positions, row), other.rotated(x, positions, row)
+                if a is None or b is None:
+                    return int(positions[0])
+                unlike = np.any(np.abs(a - b) > limit(positions, row), axis=1)
+                if unlike.any():
+                    return int(positions[unlike.argmax()])
+        return None
 
 
 class Call(NamedTuple):

@@ -23,7 +23,7 @@ from rope_xp.identification.pairs import (
     why_no_rotation,
 )
 from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, Precision, noise, roundoff_of, wrapped
-from rope_xp.identification.probe import STRIDES, Probe, first_difference, irregularity
+from rope_xp.identification.probe import STRIDES, Calls, Probe, irregularity
 from rope_xp.identification.result import Identification
 from rope_xp.identification.rules import attention_in_words, simplest_within
 from rope_xp.identification.values import (
@@ -160,7 +160,7 @@ class Search:
         # they are multiplied by each stride until matrices differ. If they never do, the last matrices are kept.
         for stride in STRIDES:
             positions = SHORT * stride
-            found = self.probe.matrices(positions)
+            found = Calls(self.probe).matrices(positions, self.probe.head_dim)
             if found is None:
                 raise Ended
             values = found[:, 0]
@@ -192,7 +192,7 @@ class Search:
 
     def _rotations(self, matrices: Matrices, channels: Channels) -> Rotations:
         rotations, why_not_longer = self._longest_rotations(matrices, channels)
-        again = self.probe.matrices(matrices.positions)
+        again = Calls(self.probe).matrices(matrices.positions, self.probe.head_dim)
         if again is not None and not self.report.stateful:
             self.conclude(stateful=_differ(again[:, 0], matrices.values, matrices.roundoff))
             if self.report.stateful:
@@ -237,7 +237,7 @@ class Search:
     def _rotations_at(self, channels: Channels, positions: np.ndarray, axis: int | None = None) -> Rotations | None:
         """The rotations of one call; with an axis, at positions along it alone. None if the call fails."""
         directions = None if axis is None else np.eye(self.probe.axes)
-        results = self.probe.along(directions)(*channels.unit_rows(positions), axis or 0)
+        results = Calls(self.probe, directions).rotated(*channels.unit_rows(positions), axis or 0)
         return None if results is None else rotations_of(channels, positions, channels.blocks(results))
 
     def _angles(self, rotations: Rotations) -> Angles:
@@ -407,7 +407,8 @@ def first_unlike(
         result[:, to_first] = result[:, to_second] = np.maximum(error, tolerance * np.maximum(exact.size, 1.0))
         return result
 
-    return first_difference(probe, probe.along(directions), exact.rotated, limit, context, directions)
+    calls = Calls(probe, directions)
+    return calls.first_difference(calls, exact, limit, context)
 
 
 def _small_integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
