@@ -9,7 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from rope_xp.comparison.report import number
-from rope_xp.identification.behaviour import Behaviour, Complex, Map, behaviour_of, directions_of, frequencies_of
+from rope_xp.identification.behaviour import (
+    Behaviour,
+    Complex,
+    Map,
+    behaviour_of,
+    directions_of,
+    frequencies_of,
+    replaced,
+)
 from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, noise, precision_of
 from rope_xp.identification.probe import (
     ALL_BELOW,
@@ -232,11 +240,9 @@ def confirmed(
 def _with_rule_of(reference: Embedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
     """A behaviour with the base and the rule of another one, which rounding may hide, and as it is."""
     if reference is not None and behaviour.rope is not None and reference.base is not None:
-        try:
-            rope = behaviour.rope.replace(base=reference.base, scaling=reference.scaling, inv_freq=None)
+        rope = replaced(behaviour.rope, base=reference.base, scaling=reference.scaling, inv_freq=None)
+        if rope is not None:
             yield behaviour._replace(rope=rope)
-        except ValueError:  # they do not fit its width
-            pass
     yield behaviour
 
 

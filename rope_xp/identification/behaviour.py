@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import pi
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -187,6 +187,14 @@ def behaviour_of(rope: Embedding | None) -> Behaviour:
     if rope is None:
         return Behaviour(None)
     return Behaviour(rope, rope.attention_factor / factor_of_scaling(rope), precision=rope.phase)
+
+
+def replaced(rope: Any, **arguments: object) -> Any:
+    """A value with other arguments; None if they do not fit together."""
+    try:
+        return rope.replace(**arguments)
+    except ValueError:
+        return None
 
 
 def factor_of_scaling(rope: Embedding | None) -> float:
