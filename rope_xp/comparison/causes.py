@@ -9,7 +9,7 @@ import numpy as np
 
 from rope_xp.comparison.measures import first_beyond
 from rope_xp.comparison.report import number
-from rope_xp.identification.behaviour import Behaviour, directions_of, factor_of_scaling, frequencies_of, replaced
+from rope_xp.identification.behaviour import Behaviour, directions_of, frequencies_of, replaced
 from rope_xp.identification.result import phases_in_words
 from rope_xp.layouts import LAYOUTS
 from rope_xp.types import Embedding
@@ -172,10 +172,13 @@ def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Prope
         return None
     others = {name: getattr(other, name) for each in properties for name in each.others}
     keeps = "inv_freq" in fields or isclose(one.attention_factor, other.attention_factor)
-    total = others.pop("attention_factor", one.attention_factor if keeps else None)
-    if total is not None:
-        others["factor"] = total / factor_of_scaling(rope)
+    if "attention_factor" not in others and not keeps:
+        others["attention_factor"] = one.attention_factor / _factor_of_rule(one.rope) * _factor_of_rule(rope)
     return one._replace(rope=rope, **others)
+
+
+def _factor_of_rule(rope: Embedding | None) -> float:
+    return 1.0 if rope is None or rope.scaling is None else rope.scaling.resolved_attention_factor
 
 
 def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> tuple[str, ...]:

@@ -101,8 +101,7 @@ def finding_of_value(rope: Embedding | None, reference: Embedding | None) -> Fin
     # Numbers that are rounded to half precision are other frequencies.
     if found is None or not np.allclose(frequencies_of(found)[:, 0], rows, rtol=1e-5, atol=0.0):
         return given
-    behaviour = behaviour_of(found)
-    behaviour = behaviour._replace(factor=behaviour.factor * rope.attention_factor / behaviour.attention_factor)
+    behaviour = behaviour_of(found)._replace(attention_factor=rope.attention_factor)
     is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
     return given if is_reference else Finding(behaviour._replace(own_factors=behaviour_of(rope).map().factors))
 

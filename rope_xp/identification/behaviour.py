@@ -139,7 +139,7 @@ class Behaviour(NamedTuple):
     """A value, and what a function may do besides."""
 
     rope: Embedding | None  # None if nothing is rotated
-    factor: float = 1.0  # the attention factor, in addition to that of the scaling rule
+    attention_factor: float = 1.0
     offset: int | float = 0  # added to all positions, in tokens
     # 1 if sine and cosine are exchanged; -1 if they are exchanged and both have the other sign; else 0.
     exchanged: int = 0
@@ -151,10 +151,6 @@ class Behaviour(NamedTuple):
     # The rule of the frequencies, in words, if a function changes a rule in a way that no value states.
     change: str = ""
     own_factors: Factors | None = None  # what a function itself computes, if it is not exactly what `rope` does
-
-    @property
-    def attention_factor(self) -> float:
-        return self.factor * factor_of_scaling(self.rope)
 
     @property
     def rotates(self) -> bool:
@@ -184,9 +180,7 @@ class Behaviour(NamedTuple):
 
 
 def behaviour_of(rope: Embedding | None) -> Behaviour:
-    if rope is None:
-        return Behaviour(None)
-    return Behaviour(rope, rope.attention_factor / factor_of_scaling(rope), precision=rope.phase)
+    return Behaviour(None) if rope is None else Behaviour(rope, rope.attention_factor, precision=rope.phase)
 
 
 def replaced(rope: Any, **arguments: object) -> Any:
@@ -195,10 +189,6 @@ def replaced(rope: Any, **arguments: object) -> Any:
         return rope.replace(**arguments)
     except ValueError:
         return None
-
-
-def factor_of_scaling(rope: Embedding | None) -> float:
-    return 1.0 if rope is None or rope.scaling is None else rope.scaling.resolved_attention_factor
 
 
 def directions_of(ropes: Sequence[Embedding | None]) -> np.ndarray | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import YarnScaling
-from rope_xp.identification.behaviour import Behaviour, behaviour_of, factor_of_scaling
+from rope_xp.identification.behaviour import Behaviour, behaviour_of
 from rope_xp.identification.pairs import (
     SHORTER_LENGTHS,
     Angles,
@@ -344,7 +344,7 @@ class Search:
     def _behaviour(self, measured: Measured, value: Value) -> Behaviour:
         angles, behaviour = measured.angles, behaviour_of(value.rope)
         if self.near is not None:
-            behaviour = behaviour._replace(factor=_nearest_factor(measured, self.near) / factor_of_scaling(value.rope))
+            behaviour = behaviour._replace(attention_factor=_nearest_factor(measured, self.near))
         return behaviour._replace(
             offset=angles.offset,
             exchanged=angles.exchanged,
