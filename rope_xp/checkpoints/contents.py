@@ -4,7 +4,6 @@ The `safetensors` package does not give the offsets of tensors (`README.md` of h
 """
 
 import os
-import struct
 from collections.abc import Mapping
 from itertools import pairwise
 from math import prod
@@ -62,15 +61,9 @@ class Contents(NamedTuple):
     tensors: dict[str, Tensor | None]
     metadata: Config
     config: Config  # empty if there is none
-    config_path: Path | None
+    config_name: str  # in words, where no file has it
     warnings: tuple[str, ...]
     complete: bool  # whether all tensors of the checkpoint are named
-
-    @property
-    def config_name(self) -> str:
-        if self.container == "GGUF":
-            return "the metadata"
-        return "the config" if self.config_path is None else self.config_path.name
 
 
 def contents_of(path: Path) -> Contents:
@@ -159,7 +152,7 @@ def _of_gguf(path: Path) -> Contents:
     if number:
         warnings = (f"This is part {number} of {count}, counted from 0. The metadata is in the first part.",)
     config = {**header.metadata, **header.factors}
-    return Contents(path, "GGUF", tensors, header.metadata, config, path, warnings, count in (0, 1))
+    return Contents(path, "GGUF", tensors, header.metadata, config, "the metadata", warnings, count in (0, 1))
 
 
 def _of_index(path: Path) -> Contents:
@@ -197,8 +190,9 @@ def _of_shards(files: list[Path], index: Path | None = None) -> Contents:
     config = json_of_file(config_path) if config_path else {}
     if not isinstance(config, Mapping):
         raise wrong_type(f"{config_path} must hold a JSON object; got {type(config).__name__}")
+    name = "the config" if config_path is None else config_path.name
     shard = len(files) == 1 and "-of-" in path.name and "-00001-of-00001" not in path.name
-    return Contents(path, "safetensors", tensors, metadata, config, config_path, (), not shard)
+    return Contents(path, "safetensors", tensors, metadata, config, name, (), not shard)
 
 
 def _config_beside(path: Path) -> Path | None:
@@ -212,7 +206,7 @@ def read_safetensors(path: Path) -> Header:
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        length = int.from_bytes(start, "little") if len(start) == 8 else 0
         if not 2 <= length <= min(size - 8, MAX_HEADER):
             _fail(
                 path,

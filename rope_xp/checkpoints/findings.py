@@ -1,9 +1,10 @@
 """What a checkpoint is, concluded from its headers."""
 
-import struct
 from math import exp, inf, log
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from rope_xp.checkpoints.contents import Contents, Tensor, contents_of
 from rope_xp.checkpoints.projections import (
@@ -32,13 +33,13 @@ WITHOUT = "no projection of queries or keys was found by its name"
 OF_OTHER_NAMES = "params.json is about tensors under Meta's names, and there is no config.json"
 MAX_BUFFERS = 512
 MAX_PAIRS = 2**14
-# By dtype: the format of `struct`, and the error of a frequency, relative and absolute. A float32 frequency is the
+# By dtype: that of NumPy, and the error of a frequency, relative and absolute. A float32 frequency is the
 # power of a rounded exponent, and is wrong by at most 32 units in the last place. Small float16 numbers are subnormal.
 DTYPES = {
-    "F64": ("d", 2.0**-19, 0.0),
-    "F32": ("f", 2.0**-19, 0.0),
-    "F16": ("e", 2.0**-10, 2.0**-25),
-    "BF16": ("f", 2.0**-8, 0.0),
+    "F64": ("<f8", 2.0**-19, 0.0),
+    "F32": ("<f4", 2.0**-19, 0.0),
+    "F16": ("<f2", 2.0**-10, 2.0**-25),
+    "BF16": ("<u2", 2.0**-8, 0.0),
 }
 
 
@@ -46,7 +47,6 @@ class Buffer(NamedTuple):
     inv_freq: tuple[float, ...]  # in radians per token
     relative: float  # the error of its dtype
     absolute: float
-    base: float | None  # from which these frequencies follow
 
     def first_difference(self, expected: tuple[float, ...]) -> int | None:
         """The first pair whose frequency differs by more than the error, or the end of the shorter one, or None."""
@@ -55,6 +55,21 @@ class Buffer(NamedTuple):
                 return pair
         lengths = len(self.inv_freq), len(expected)
         return None if lengths[0] == lengths[1] else min(lengths)
+
+    @property
+    def base(self) -> float | None:
+        """The base from which these frequencies follow, unscaled."""
+        pairs = len(self.inv_freq)
+        found = [(pair, -log(w)) for pair, w in enumerate(self.inv_freq) if pair and 64 * self.absolute < w < 1.0]
+        if not found:
+            return None
+        weight = sum(pair * pair for pair, _ in found)
+        fitted = exp(min(pairs * sum(pair * minus_log for pair, minus_log in found) / weight, 700.0))  # least squares
+        for digits in range(7):
+            base = float(f"{fitted:.{digits}e}")
+            if self.first_difference(tuple(base ** (-pair / pairs) for pair in range(pairs))) is None:
+                return base
+        return None
 
 
 def findings(path: str) -> Values:
@@ -197,31 +212,17 @@ def _frequencies(tensor: Tensor) -> Buffer | None:
     """The frequencies in a buffer; None if it has another shape or dtype, or values that are not positive."""
     if len(tensor.shape) != 1 or not 1 <= tensor.shape[0] <= MAX_PAIRS or tensor.dtype not in DTYPES:
         return None
-    code, relative, absolute = DTYPES[tensor.dtype]
+    dtype, relative, absolute = DTYPES[tensor.dtype]
     with opened(tensor.path) as file:
         file.seek(tensor.start)
         data = file.read(tensor.length)
+    numbers = np.frombuffer(data, dtype)
     if tensor.dtype == "BF16":  # the upper half of a float32
-        data = b"".join(b"\0\0" + data[at : at + 2] for at in range(0, len(data), 2))
-    values = struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data)
+        numbers = (numbers.astype("<u4") << 16).view("<f4")
+    values = tuple(numbers.tolist())
     if len(values) != tensor.shape[0] or not all(0.0 <= value < inf for value in values) or values[0] == 0.0:
         return None
-    return Buffer(values, relative, absolute, _base(values, relative, absolute))
-
-
-def _base(values: tuple[float, ...], relative: float, absolute: float) -> float | None:
-    pairs = len(values)
-    found = [(pair, -log(value)) for pair, value in enumerate(values) if pair and 64 * absolute < value < 1.0]
-    if not found:
-        return None
-    weight = sum(pair * pair for pair, _ in found)
-    fitted = exp(min(pairs * sum(pair * minus_log for pair, minus_log in found) / weight, 700.0))  # least squares
-    for digits in range(7):
-        base = float(f"{fitted:.{digits}e}")
-        expected = tuple(base ** (-pair / pairs) for pair in range(pairs))
-        if Buffer(values, relative, absolute, None).first_difference(expected) is None:
-            return base
-    return None
+    return Buffer(values, relative, absolute)
 
 
 def _words_of(base: float | None) -> str:

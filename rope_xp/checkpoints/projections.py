@@ -154,8 +154,7 @@ def mark_of_mlx(metadata: Config, tensors: Config) -> str:
 def sizes_of(contents: Contents, group: Group, head_dim: int | None) -> tuple[Sizes, list[Conclusion], list[str]]:
     config, where = _text_config(contents), contents.config_name
     found = {size: stated for size in KEYS if (stated := _stated(config, KEYS[size], where))}
-    if head_dim is not None:  # of the embedding which the config describes
-        found.setdefault("head_dim", (head_dim, f"{where}, as from_config reads it"))
+    _add(found, "head_dim", head_dim, f"{where}, as from_config reads it")  # of the embedding that it describes
     layers_stated = _known(found, "layers")
     latent = "latent" in group.names
     if latent:
@@ -206,44 +205,45 @@ def _of_latent(config: Config, where: str) -> dict[str, Found]:
 
 
 def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
+    """Sizes that the config does not state, each from the first shapes that say it."""
     q, k, qkv, norm = (group.rows(role) for role in ("q", "k", "qkv", "q_norm"))
-    heads, hidden = _known(found, "heads"), _known(found, "hidden_size")
-    if "head_dim" not in found and norm is not None and norm != q:
-        found["head_dim"] = (norm, f"{norm} values in {group.names['q_norm']}")
-    if "head_dim" not in found and q and heads and q % heads == 0:
-        found["head_dim"] = (q // heads, f"{q} rows of {group.names['q']} / {heads} heads")
-    if "head_dim" not in found and qkv and heads and _divides(heads, hidden) and qkv % (hidden // heads) == 0:
-        found["head_dim"] = (
-            hidden // heads,
-            f"hidden size {hidden} / {heads} heads, and {qkv} rows of the projections",
-        )
+    heads, hidden, name_of = _known(found, "heads"), _known(found, "hidden_size"), group.names.get
+    _add(found, "head_dim", None if norm == q else norm, f"{norm} values in {name_of('q_norm')}")
+    _add(found, "head_dim", _quotient(q, heads), f"{q} rows of {name_of('q')} / {heads} heads")
+    if _quotient(qkv, _quotient(hidden, heads)):
+        words = f"hidden size {hidden} / {heads} heads, and {qkv} rows of the projections"
+        _add(found, "head_dim", _quotient(hidden, heads), words)
     width = _known(found, "head_dim")
-    for size, role, rows in (("heads", "q", q), ("kv_heads", "k", k)):
-        if size not in found and width and rows and rows % width == 0:
-            found[size] = (rows // width, f"{rows} rows of {group.names[role]} / head dim {width}")
-    if "kv_heads" not in found and qkv and width and heads:
-        both = qkv // width - heads  # keys and values
-        if qkv % width == 0 and both > 0 and both % 2 == 0:
-            found["kv_heads"] = (both // 2, f"{qkv} rows of {group.names['qkv']} / head dim {width}")
+    _add(found, "heads", _quotient(q, width), f"{q} rows of {name_of('q')} / head dim {width}")
+    _add(found, "kv_heads", _quotient(k, width), f"{k} rows of {name_of('k')} / head dim {width}")
+    keys_and_values = (_quotient(qkv, width) or 0) - heads
+    if heads and keys_and_values > 0:
+        words = f"{qkv} rows of {name_of('qkv')} / head dim {width}"
+        _add(found, "kv_heads", _quotient(keys_and_values, 2), words)
     columns = {shape[1] for role in ("q", "qkv") for shape in group.shapes[role] if len(shape) == 2}
-    if "hidden_size" not in found and len(columns) == 1 and not group.packed:
-        found["hidden_size"] = (columns.pop(), f"columns of {group.example}")
+    if len(columns) == 1 and not group.packed:
+        _add(found, "hidden_size", columns.pop(), f"columns of {group.example}")
 
 
-def _divides(heads: int, hidden: int) -> bool:
-    return hidden > 0 and hidden % heads == 0
+def _add(found: dict[str, Found], size: str, number: int | None, words: str) -> None:
+    if number is not None:
+        found.setdefault(size, (number, words))
+
+
+def _quotient(number: int | None, divisor: int | None) -> int | None:
+    """How often the divisor is in a number above 0, if that is a whole number."""
+    return number // divisor if number and divisor and number % divisor == 0 else None
 
 
 def _add_defaults(found: dict[str, Found], config: Config, group: Group, where: str) -> None:
     """Sizes that follow from others, if no shape says them."""
     heads, hidden = _known(found, "heads"), _known(found, "hidden_size")
-    unknown = heads and not any(group.rows(role) for role in ("q", "k", "qkv"))
-    if unknown and "head_dim" not in found and "latent" not in group.names and _divides(heads, hidden):
-        found["head_dim"] = (hidden // heads, f"hidden size {hidden} / {heads} heads")
-    if unknown and "kv_heads" not in found and not any(config.get(key) for key in (*KEYS["kv_heads"], *FALCON)):
-        found["kv_heads"] = (heads, f"{where} states no other number than that of heads")
-    if "layers" not in found and group.layers:
-        found["layers"] = (len(group.layers), f"indexes of {group.prefix}")
+    if heads and not any(group.rows(role) for role in ("q", "k", "qkv")):
+        if "latent" not in group.names:
+            _add(found, "head_dim", _quotient(hidden, heads), f"hidden size {hidden} / {heads} heads")
+        if not any(config.get(key) for key in (*KEYS["kv_heads"], *FALCON)):
+            _add(found, "kv_heads", heads, f"{where} states no other number than that of heads")
+    _add(found, "layers", len(group.layers) or None, f"indexes of {group.prefix}")
 
 
 def _conclusions(found: Mapping[str, Found], config: Config, group: Group) -> list[Conclusion]:

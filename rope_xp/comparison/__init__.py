@@ -156,10 +156,7 @@ def assert_same(
         raise AssertionError(f"assert_same: {report.a} must agree with {report.b}; got: {words}")
 
 
-def _comparison(given: Values, of_configs: object, *options: Any) -> Comparison:
-    """The comparison of the two that are given by their names in messages. `options` are those of `options_of`."""
-    from rope_xp.comparison.steps import arguments_of_configs, comparison, options_of, subjects
+def _comparison(given: Values, *options: Any) -> Comparison:
+    from rope_xp.comparison.steps import comparison  # not needed to import rope_xp
 
-    arguments = arguments_of_configs(of_configs, *given.values())
-    (a, b), checked = subjects(given, arguments, options_of(*options))
-    return comparison(a, b, checked)
+    return comparison(given, *options)

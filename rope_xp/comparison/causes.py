@@ -9,7 +9,7 @@ import numpy as np
 
 from rope_xp.comparison.measures import first_beyond
 from rope_xp.comparison.report import number
-from rope_xp.identification.behaviour import Behaviour, directions_of, factor_of_scaling, frequencies_of
+from rope_xp.identification.behaviour import Behaviour, directions_of, frequencies_of, replaced
 from rope_xp.identification.result import phases_in_words
 from rope_xp.layouts import LAYOUTS
 from rope_xp.types import Embedding
@@ -160,20 +160,25 @@ OF_PRECISION = {
 BY_CAUSE = {each.cause: each for each in PROPERTIES}
 
 
-def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Property]) -> Behaviour:
-    """The first behaviour with some properties of the second. ValueError if they do not fit together."""
+def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Property]) -> Behaviour | None:
+    """The first behaviour with some properties of the second; None if these fit together only with others."""
     properties = tuple(properties)
     fields = {name: getattr(other.rope, name) for each in properties for name in each.fields}
     if "inv_freq" in fields and fields["base"] is not None:
         fields["inv_freq"] = None
     # Else another number of frequencies would be another width, which is a property of its own.
-    rope = one.rope and one.rope.replace(attention_factor=None, **{"rotary_dim": one.rope.rotary_dim, **fields})
+    rope = one.rope and replaced(one.rope, attention_factor=None, **{"rotary_dim": one.rope.rotary_dim, **fields})
+    if rope is None:
+        return None
     others = {name: getattr(other, name) for each in properties for name in each.others}
     keeps = "inv_freq" in fields or isclose(one.attention_factor, other.attention_factor)
-    total = others.pop("attention_factor", one.attention_factor if keeps else None)
-    if total is not None:
-        others["factor"] = total / factor_of_scaling(rope)
+    if "attention_factor" not in others and not keeps:
+        others["attention_factor"] = one.attention_factor / _factor_of_rule(one.rope) * _factor_of_rule(rope)
     return one._replace(rope=rope, **others)
+
+
+def _factor_of_rule(rope: Embedding | None) -> float:
+    return 1.0 if rope is None or rope.scaling is None else rope.scaling.resolved_attention_factor
 
 
 def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> tuple[str, ...]:
@@ -183,11 +188,8 @@ def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> 
     directions = directions_of([one.rope, other.rope])
     target = other.map(directions)
     for properties in _subsets(one, other):
-        try:
-            changed = with_properties(one, other, properties)
-        except ValueError:  # these properties fit only together with others
-            continue
-        if first_beyond(changed.map(directions), target, limit, horizon) is None:
+        changed = with_properties(one, other, properties)
+        if changed is not None and first_beyond(changed.map(directions), target, limit, horizon) is None:
             onset = {each.cause: _onset(one, other, each, directions, horizon) for each in properties}
             return tuple(sorted(onset, key=lambda cause: onset[cause]))
     return ("unknown",)
@@ -209,9 +211,6 @@ def differ(one: Behaviour, other: Behaviour, each: Property) -> bool:
 
 def _onset(one: Behaviour, other: Behaviour, each: Property, directions: np.ndarray | None, horizon: int) -> int:
     """The first position at which a property alone changes a unit score by 1 %."""
-    try:
-        changed = with_properties(one, other, [each])
-    except ValueError:
-        return horizon
-    first = first_beyond(one.map(directions), changed.map(directions), 0.01, horizon)
+    changed = with_properties(one, other, [each])
+    first = None if changed is None else first_beyond(one.map(directions), changed.map(directions), 0.01, horizon)
     return horizon if first is None else first

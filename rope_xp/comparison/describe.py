@@ -9,25 +9,30 @@ from typing import NamedTuple
 import numpy as np
 
 from rope_xp.comparison.report import number
-from rope_xp.identification.behaviour import Behaviour, Complex, behaviour_of, directions_of, frequencies_of
+from rope_xp.identification.behaviour import (
+    Behaviour,
+    Complex,
+    Map,
+    behaviour_of,
+    directions_of,
+    frequencies_of,
+    replaced,
+)
 from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, noise, precision_of
 from rope_xp.identification.probe import (
     ALL_BELOW,
     LONGEST_INDEX,
     SEARCHED_INDEX,
+    Calls,
     Function,
-    Part,
     Probe,
-    along,
     irregularity,
     longest_call,
-    parts,
     positions_to_try,
-    rows_at,
 )
 from rope_xp.identification.search import LONGEST, Search, first_unlike
 from rope_xp.identification.values import nearest
-from rope_xp.types import Embedding
+from rope_xp.types import Embedding, Values
 
 # The most positions whose phases are measured to find out how they are rounded.
 MOST_ROUNDED = 2**13
@@ -38,6 +43,9 @@ OVERFLOW = float(np.finfo(np.float16).max)
 class Subject(NamedTuple):
     """One of the two: a value, or a function with an unknown value."""
 
+    label: str  # in messages
+    given: object
+    arguments: Values  # of `from_config`, for a config
     name: str
     rope: Embedding | None
     fn: Function | None = None
@@ -69,6 +77,12 @@ class Finding(NamedTuple):
         follows_axes = self.probe.axes == 1 or (self.probe.follows, self.probe.axis) == ("positions", "seq")
         return follows_axes and self.probe.follows in ("positions", "index", "nothing")
 
+    def source(self, directions: np.ndarray | None) -> Map | Calls:
+        """What gives its results along directions: its function, if no behaviour reproduces it."""
+        if self.behaviour is None and self.probe is not None:
+            return Calls(self.probe, directions)
+        return (self.behaviour or Behaviour(None)).map(directions)
+
     def with_cause(self, cause: str, *words: str) -> "Finding":
         causes = self.causes if cause == "unknown" and self.causes else (*self.causes, cause)
         return self._replace(causes=causes, problems=(*self.problems, *words))
@@ -87,8 +101,7 @@ def finding_of_value(rope: Embedding | None, reference: Embedding | None) -> Fin
     # Numbers that are rounded to half precision are other frequencies.
     if found is None or not np.allclose(frequencies_of(found)[:, 0], rows, rtol=1e-5, atol=0.0):
         return given
-    behaviour = behaviour_of(found)
-    behaviour = behaviour._replace(factor=behaviour.factor * rope.attention_factor / behaviour.attention_factor)
+    behaviour = behaviour_of(found)._replace(attention_factor=rope.attention_factor)
     is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
     return given if is_reference else Finding(behaviour._replace(own_factors=behaviour_of(rope).map().factors))
 
@@ -187,17 +200,12 @@ def with_own_factors(behaviour: Behaviour, probe: Probe) -> Behaviour:
     are_exact = behaviour.precision == "exact" and behaviour.rope is not None and behaviour.rope.base is not None
     if are_exact or behaviour.axis != "tokens" or probe.follows != "positions":
         return behaviour
-    first, _, to_first, to_second = behaviour.map().channels
-    row = np.zeros(probe.head_dim)
-    row[first] = 1.0
-
     directions = directions_of([behaviour.rope])
+    usual = behaviour.map(directions)
 
     def factors(positions: np.ndarray) -> Complex:
-        y = _along_each(probe, np.broadcast_to(row, (len(positions), probe.head_dim)), positions, directions)
-        if y is None:
-            return behaviour.map(directions).factors(positions)
-        return y[..., to_first] + 1j * y[..., to_second]
+        found = Calls(probe, directions).factors(positions, usual.channels)
+        return usual.factors(positions) if found is None else found
 
     return behaviour._replace(own_factors=factors)
 
@@ -231,11 +239,9 @@ def confirmed(
 def _with_rule_of(reference: Embedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
     """A behaviour with the base and the rule of another one, which rounding may hide, and as it is."""
     if reference is not None and behaviour.rope is not None and reference.base is not None:
-        try:
-            rope = behaviour.rope.replace(base=reference.base, scaling=reference.scaling, inv_freq=None)
+        rope = replaced(behaviour.rope, base=reference.base, scaling=reference.scaling, inv_freq=None)
+        if rope is not None:
             yield behaviour._replace(rope=rope)
-        except ValueError:  # they do not fit its width
-            pass
     yield behaviour
 
 
@@ -244,14 +250,11 @@ def _with_rounded_phases(probe: Probe, behaviour: Behaviour, positions: np.ndarr
     if behaviour.rope is None or probe.roundoff < COARSE:
         return None
     exact = behaviour.with_exact_phases().map()
-    x = rows_at(probe.head_dim, positions)
-    y = probe(x, positions)
-    if y is None or not exact.pairs:
+    found = Calls(probe).factors(positions, exact.channels)
+    if found is None or not exact.pairs:
         return None
-    expected, (_, _, *channels) = exact.rotated(x, positions), exact.channels
-    one, other = (each[:, channels[0]] + 1j * each[:, channels[1]] for each in (y, expected))
-    w, where = exact.step[0], positions + behaviour.offset
-    name = precision_of(np.angle(one / other), where, w, 0.0 * w, behaviour.roundoff).name
+    off, w, where = np.angle(found / exact.factors(positions))[:, 0], exact.step[0], positions + behaviour.offset
+    name = precision_of(off, where, w, 0.0 * w, behaviour.roundoff).name
     if name == "float32":  # programs round frequencies to float32 in different ways
         return with_own_factors(behaviour._replace(precision=name), probe)
     return behaviour._replace(precision=name) if name in COARSE_BITS else None
@@ -288,36 +291,6 @@ def sample_of(findings: list[Finding], context: int) -> str:
 def first_difference(
     findings: list[Finding], directions: np.ndarray | None, context: int, tolerance: float
 ) -> int | None:
-    probe = next(each.probe for each in findings if each.probe is not None)
-    for part in parts(probe, context, directions):
-        one, other = (_results_of(each, part, directions) for each in findings)
-        if one is None or other is None:
-            return int(part.positions[0])
-        unlike = np.any(np.abs(one - other) > tolerance, axis=1)
-        if unlike.any():
-            return int(part.positions[unlike.argmax()])
-    return None
-
-
-def _results_of(finding: Finding, part: Part, directions: np.ndarray | None) -> np.ndarray | None:
-    if finding.behaviour is not None:
-        return finding.behaviour.map(directions).rotated(part.x, part.positions, part.direction)
-    return None if finding.probe is None else finding.probe(part.x, part.where)
-
-
-def matrices_of(
-    finding: Finding, positions: np.ndarray, head_dim: int, directions: np.ndarray | None
-) -> np.ndarray | None:
-    """The matrices "positions directions head_dim head_dim" of what a subject does; None if it has no results."""
-    if finding.behaviour is not None:
-        return finding.behaviour.map(directions).matrices(positions, head_dim)
-    x, where = np.tile(np.eye(head_dim), (len(positions), 1)), np.repeat(positions, head_dim)
-    y = None if finding.probe is None else _along_each(finding.probe, x, where, directions)
-    return None if y is None else y.reshape(len(positions), head_dim, -1, head_dim).transpose(0, 2, 3, 1)
-
-
-def _along_each(probe: Probe, x: np.ndarray, positions: np.ndarray, directions: np.ndarray | None) -> np.ndarray | None:
-    """The results "rows directions head_dim" along each direction; None if a call fails."""
-    rows = range(1 if directions is None else len(directions))
-    results = [y for row in rows if (y := probe(x, along(directions, row, positions))) is not None]
-    return np.stack(results, axis=1) if len(results) == len(rows) else None
+    calls = next(Calls(each.probe, directions) for each in findings if each.probe is not None)
+    one, other = (each.source(directions) for each in findings)
+    return calls.first_difference(one, other, lambda positions, row: tolerance, context)

@@ -2,10 +2,10 @@
 
 import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from rope_xp.comparison.describe import (
     finding_of_function,
     finding_of_value,
     first_difference,
-    matrices_of,
     sample_of,
     with_own_factors,
 )
@@ -38,7 +37,7 @@ from rope_xp.modules import RotaryModule
 from rope_xp.provenance import with_provenance
 from rope_xp.reports import short_repr
 from rope_xp.spectrum import lengths_of
-from rope_xp.types import Config, Embedding, Values
+from rope_xp.types import Embedding, Values
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
 TOLERANCE = 1e-3
@@ -61,18 +60,11 @@ OF_CALLS = "If the function takes other arrays, say so by `shape` and `like`, or
 SOME_POSITIONS = np.array([*range(32), *(2**power for power in range(5, 17))])
 
 
-class Options(NamedTuple):
-    """Checked arguments of `compare`. None where they follow from the subjects."""
-
-    head_dim: int | None
-    context: int | None
-    tolerance: float | None
-    positions_ignored: bool
-    call: Values
-    have_all_lengths: bool = True  # both have frequencies for all lengths of sequences, and not for one
-
-
-def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: Values) -> Options:
+def comparison(
+    given: Values, of_configs: object, head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: Values
+) -> Comparison:
+    """The comparison of the two that are given by their names in messages, with arguments that are not checked yet."""
+    arguments = _arguments_of_configs(of_configs, *given.values())
     if head_dim is not None:
         head_dim = checks.even_size("head_dim", head_dim)
     if context is not None and not 1 <= checks.count("context", context) <= LONGEST_CONTEXT:
@@ -80,10 +72,47 @@ def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: A
     if tolerance is not None:
         tolerance = checks.positive("tolerance", tolerance)
     ignored = checks.boolean("positions_ignored", positions_ignored)
-    return Options(head_dim, context if context is None else int(context), tolerance, ignored, call)
+    both = [subject_of(*each, of_config) for each, of_config in zip(given.items(), arguments)]
+    have_all = _have_all_lengths(both)
+    context = _context(both, have_all) if context is None else int(context)
+    a, b = _for_sequences(both, context, have_all)
+    # The value that functions are measured against: that of `a`, unless it has numbers for frequencies, which do not
+    # say their base, and `b` has a value.
+    reference = b.rope if a.rope is None or (b.rope is not None and a.rope.base is None) else a.rope
+    head_dim = _head_dim(a, b, reference, head_dim)
+    findings: list[Finding] = []
+    for each in (b, a):  # of two functions, what the second computes is what the first should compute
+        if each.fn is None:
+            found = finding_of_value(each.rope, reference)
+        else:
+            found = finding_of_function(_probe(each.fn, reference, head_dim, call), reference, context, ignored)
+            reference = reference or (found.behaviour and found.behaviour.rope)
+        findings.append(found)
+    findings.reverse()
+    noise = max([0.0, *(8 * each.probe.roundoff for each in findings if each.probe)])
+    if tolerance is not None and tolerance < noise:
+        raise wrong_value(
+            f"tolerance must be at least {noise:.2g}, 8 roundings of the dtype of the results; got {tolerance}"
+        )
+    tolerance = tolerance or max(TOLERANCE, noise)
+    directions = directions_of([reference])
+    findings = [confirmed(each, reference, directions, context, tolerance) for each in findings]
+    places = (f" of {a.place}", f" of {b.place}") if a.name == b.name and a.place != b.place else ("", "")
+    fixed = {"context": context, "tolerance": tolerance, "a": a.name + places[0], "b": b.name + places[1]}
+    one, other = (each.behaviour for each in findings)
+    if one is None or other is None:
+        report = _unexplained(findings, head_dim, directions, fixed)
+    else:
+        report = _explained(one, other, findings, fixed)
+    problems = dict.fromkeys(problem for each in findings for problem in each.problems)
+    problems |= dict.fromkeys(_of_lengths(name, each, context, have_all) for name, each in (("a", a), ("b", b)))
+    remarks = (*a.remarks, *b.remarks)
+    advice = () if remarks else report.advice  # what flags change may be meant
+    problems = tuple(filter(None, problems))
+    return replace(report, problems=problems, sample=sample_of(findings, context), remarks=remarks, advice=advice)
 
 
-def arguments_of_configs(options: object, a: object, b: object) -> tuple[Values, Values]:
+def _arguments_of_configs(options: object, a: object, b: object) -> tuple[Values, Values]:
     """The arguments of `from_config` for each of the two. The flags of an engine are those of the second config."""
     given = _checked_arguments({} if options is None else options)
     plain = {name: value for name, value in given.items() if name != "flags"}
@@ -110,49 +139,46 @@ def _is_config(given: object) -> bool:
     return hasattr(given, "to_dict") and not callable(given)
 
 
-def subject_of(name: str, given: object, of_config: Config) -> Subject:
+def subject_of(label: str, given: object, arguments: Values) -> Subject:
     rope = given.rope if isinstance(given, RotaryModule) else given
     if rope is None or isinstance(rope, RotaryEmbedding):
-        return Subject("no rotation" if rope is None else short_repr(rope), rope)
+        return Subject(label, given, arguments, "no rotation" if rope is None else short_repr(rope), rope)
     if _is_config(given):
-        rope = from_config(given, **of_config)
-        has_flags = of_config.get("flags") is not None
+        rope = from_config(given, **arguments)
+        has_flags = arguments.get("flags") is not None
         title = os.fsdecode(given) if isinstance(given, (str, os.PathLike)) else "the config" if has_flags else ""
         title += (" with the flags" if has_flags else "") + (": " if title else "")
         found = rope._provenance if has_flags and rope is not None else None
-        remarks = () if found is None else (f"{name} was read from {found.format}", *found.remarks)
-        return Subject(title + ("no rotation" if rope is None else short_repr(rope)), rope, remarks=remarks)
+        remarks = () if found is None else (f"{label} was read from {found.format}", *found.remarks)
+        name = title + ("no rotation" if rope is None else short_repr(rope))
+        return Subject(label, given, arguments, name, rope, remarks=remarks)
     if not callable(given) or isinstance(given, type):
         raise wrong_type(
-            f"{name} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
+            f"{label} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
             f"function fn(x, positions); got {type(given).__name__}"
         )
     function = given.func if isinstance(given, partial) else given
     code = getattr(inspect.unwrap(function), "__code__", None)
     place = f"{code.co_filename}:{code.co_firstlineno}" if code else getattr(function, "__module__", "")
     name = getattr(function, "__qualname__", None) or type(function).__name__
-    return Subject(f"the function {name}", None, given, place=place)
+    return Subject(label, given, arguments, f"the function {name}", None, given, place=place)
 
 
-def subjects(given: Values, of_configs: tuple[Values, Values], options: Options) -> tuple[list[Subject], Options]:
-    """The two, and the options with the context: for its sequences, unless `seq_len` or flags say for which."""
-    both = [subject_of(*each, of_config) for each, of_config in zip(given.items(), of_configs)]
-    # Configs have frequencies of all lengths, as have two values that state none. Others compute those of one length.
-    states_length = any(of_config.get("seq_len") is not None for of_config in of_configs)
-    have_all = (all(map(_is_config, given.values())) and not states_length) or all(
-        isinstance(each, RotaryEmbedding) and getattr(each.scaling, "seq_len", None) is None for each in given.values()
-    )
-    context = options.context or _context(both, have_all)
-    if not any("flags" in of_config for of_config in of_configs):
-        both = [
-            _at_length(subject, name, value, of_config, context, have_all)
-            for subject, (name, value), of_config in zip(both, given.items(), of_configs)
-        ]
-    permuted = [
-        _as_converted(subject, other) if _is_config(value) and of_config.get("layout") is None else subject
-        for subject, other, value, of_config in zip(both, both[::-1], given.values(), of_configs)
-    ]
-    return permuted, options._replace(context=context, have_all_lengths=have_all)
+def _have_all_lengths(both: list[Subject]) -> bool:
+    """Whether frequencies are known for all lengths: those of configs, and of values that state none."""
+    if all(_is_config(each.given) for each in both):
+        return all(each.arguments.get("seq_len") is None for each in both)
+    ropes = [each.given for each in both]
+    return all(isinstance(rope, RotaryEmbedding) and getattr(rope.scaling, "seq_len", None) is None for rope in ropes)
+
+
+def _for_sequences(both: list[Subject], context: int, have_all: bool) -> Iterator[Subject]:
+    """The two for sequences of a length, unless flags say for which; a config as a GGUF file of it, beside one."""
+    if not any("flags" in each.arguments for each in both):
+        both = [_at_length(each, context, have_all) for each in both]
+    for each, other in zip(both, both[::-1]):
+        as_given = not _is_config(each.given) or each.arguments.get("layout") is not None
+        yield each if as_given else _as_converted(each, other)
 
 
 def _as_converted(subject: Subject, other: Subject) -> Subject:
@@ -167,82 +193,42 @@ def _as_converted(subject: Subject, other: Subject) -> Subject:
     return subject._replace(name=f"{subject.name}, {words}", rope=rope)
 
 
-def _at_length(subject: Subject, name: str, given: object, of_config: Config, length: int, have_all: bool) -> Subject:
+def _at_length(subject: Subject, length: int, have_all: bool) -> Subject:
     """A config that is read for sequences of a length; one of two values, for them; an error if it has others."""
     if (rope := subject.rope) is None or sequences_of(rope, length)[1]:
         return subject
-    scaling = rope.scaling
-    if scaling.seq_len is not None or of_config.get("seq_len") is not None:
+    scaling, label = rope.scaling, subject.label
+    if scaling.seq_len is not None or subject.arguments.get("seq_len") is not None:
         return subject
-    if _is_config(given):
-        return subject_of(name, given, {**of_config, "seq_len": length})
+    if _is_config(subject.given):
+        return subject_of(label, subject.given, {**subject.arguments, "seq_len": length})
     if not have_all:
         raise wrong_value(
-            f"the frequencies of {name} must be for sequences of {length} tokens, the context; got those for "
-            f"{sequences_of(rope, length)[0]}: give {name} for that length, as from_config(..., seq_len={length}) does"
+            f"the frequencies of {label} must be for sequences of {length} tokens, the context; got those for "
+            f"{sequences_of(rope, length)[0]}: give {label} for that length, as from_config(..., seq_len={length}) does"
         )
     rope = with_provenance(rope.replace(scaling=replace(scaling, seq_len=length)), rope._provenance)
-    return Subject(short_repr(rope), rope)
+    return subject._replace(name=short_repr(rope), rope=rope)
 
 
-def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
-    context = options.context or CONTEXT
-    # The value that functions are measured against: that of `a`, unless it has numbers for frequencies, which do not
-    # say their base, and `b` has a value.
-    reference = b.rope if a.rope is None or (b.rope is not None and a.rope.base is None) else a.rope
-    head_dim = _head_dim(a, b, reference, options)
-    findings: list[Finding] = []
-    for each in (b, a):  # of two functions, what the second computes is what the first should compute
-        if each.fn is None:
-            found = finding_of_value(each.rope, reference)
-        else:
-            probe = _probe(each.fn, reference, head_dim, options)
-            found = finding_of_function(probe, reference, context, options.positions_ignored)
-            reference = reference or (found.behaviour and found.behaviour.rope)
-        findings.append(found)
-    both = findings[::-1]
-    noise = max([0.0, *(8 * each.probe.roundoff for each in both if each.probe)])
-    if options.tolerance is not None and options.tolerance < noise:
-        raise wrong_value(
-            f"tolerance must be at least {noise:.2g}, 8 roundings of the dtype of the results; got {options.tolerance}"
-        )
-    tolerance = options.tolerance or max(TOLERANCE, noise)
-    directions = directions_of([reference])
-    both = [confirmed(each, reference, directions, context, tolerance) for each in both]
-    places = (f" of {a.place}", f" of {b.place}") if a.name == b.name and a.place != b.place else ("", "")
-    fixed = {"context": context, "tolerance": tolerance, "a": a.name + places[0], "b": b.name + places[1]}
-    one, other = (each.behaviour for each in both)
-    if one is None or other is None:
-        report = _unexplained(both, head_dim, directions, fixed)
-    else:
-        report = _explained(one, other, both, fixed)
-    problems = dict.fromkeys(problem for each in both for problem in each.problems)
-    problems |= dict.fromkeys(_of_lengths(name, each, context, options) for name, each in (("a", a), ("b", b)))
-    remarks = (*a.remarks, *b.remarks)
-    advice = () if remarks else report.advice  # what flags change may be meant
-    problems = tuple(filter(None, problems))
-    return replace(report, problems=problems, sample=sample_of(both, context), remarks=remarks, advice=advice)
-
-
-def _of_lengths(name: str, subject: Subject, context: int, options: Options) -> str:
+def _of_lengths(name: str, subject: Subject, context: int, have_all: bool) -> str:
     """For which sequences the frequencies of a value are, if these are not those of the context, or end with it."""
     valid, fits = ("", True) if subject.rope is None else sequences_of(subject.rope, context)
-    ends = subject.rope is not None and longest_sequence_of(subject.rope) == context and not options.have_all_lengths
+    ends = subject.rope is not None and longest_sequence_of(subject.rope) == context and not have_all
     if fits and not ends:
         return ""
     others = "its rule has others for longer ones" if fits else f"at {context:,} tokens, its rule has others"
     return f"The frequencies of {name} are for sequences of {valid}; {others}."
 
 
-def _probe(fn: Function, reference: Embedding | None, head_dim: int, options: Options) -> Probe:
+def _probe(fn: Function, reference: Embedding | None, head_dim: int, call: Values) -> Probe:
     if reference is not None and reference.heads is not None:
         words = "a function must be compared with a value whose heads are alike"
         raise wrong_value(f"{words}; got heads={reference.heads}")
-    return Probe(fn, head_dim, axes=1 if reference is None else reference.axes, **options.call)
+    return Probe(fn, head_dim, axes=1 if reference is None else reference.axes, **call)
 
 
-def _head_dim(a: Subject, b: Subject, reference: Embedding | None, options: Options) -> int:
-    given = options.head_dim
+def _head_dim(a: Subject, b: Subject, reference: Embedding | None, given: int | None) -> int:
     if reference is None:
         if given is None and (a.fn is not None or b.fn is not None):
             of = " for two functions" if a.fn is not None and b.fn is not None else ", because no value states it"
@@ -389,7 +375,7 @@ def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | No
         unlike = first_difference(both, directions, context, tolerance)
         context = min(context, SEARCHED_INDEX) if any(each.is_counting for each in both) else context
         positions = np.union1d(SOME_POSITIONS[context > SOME_POSITIONS], [] if unlike is None else [unlike]).astype(int)
-        a, b = (matrices_of(each, positions, head_dim, directions) for each in both)
+        a, b = (each.source(directions).matrices(positions, head_dim) for each in both)
         if a is not None and b is not None:
             changes = np.linalg.norm(a - b, ord=2, axis=(-2, -1)).max(axis=1)
             first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)

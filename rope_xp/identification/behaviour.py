@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from math import pi
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rope_xp.arrays import libraries
 from rope_xp.identification.precision import PRECISIONS, ROUNDOFF, SIGNIFICANT_BITS, rounded_to, roundings
+from rope_xp.layouts import READ_WRITE
 from rope_xp.types import Embedding
 
 # Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
@@ -77,26 +78,23 @@ class Map(NamedTuple):
         return fixed + positions[:, None, None] * (of_angle * np.abs(self.step))
 
     def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray:
+        return self._multiplied(x, self.factors(positions)[:, row])
+
+    def matrices(self, positions: ArrayLike, head_dim: int) -> np.ndarray:
+        """The matrices "positions rows outputs inputs"."""
+        of_inputs = self._multiplied(np.eye(head_dim), self.factors(positions)[..., None, :])
+        return of_inputs.swapaxes(-1, -2)
+
+    def _multiplied(self, x: np.ndarray, factors: Complex) -> np.ndarray:
         first, second, to_first, to_second = self.channels
-        turned = (x[:, first] + 1j * x[:, second]) * self.factors(positions)[:, row]
-        result = x.copy()
-        result[:, to_first], result[:, to_second] = turned.real, turned.imag
+        turned = (x[..., first] + 1j * x[..., second]) * factors
+        result = np.broadcast_to(x, (*turned.shape[:-1], x.shape[-1])).copy()
+        result[..., to_first], result[..., to_second] = turned.real, turned.imag
         return result
 
     @property
     def channels(self) -> np.ndarray:
         return np.array(self.pairs, dtype=int).reshape(len(self.pairs), 4).T
-
-    def matrices(self, positions: ArrayLike, head_dim: int) -> np.ndarray:
-        factors = self.factors(positions)
-        first, second, to_first, to_second = self.channels
-        result = np.zeros((*factors.shape[:2], head_dim, head_dim))
-        channels = np.arange(head_dim)
-        result[..., channels, channels] = 1.0
-        result[..., first, first] = result[..., second, second] = 0.0
-        result[..., to_first, first] = result[..., to_second, second] = factors.real
-        result[..., to_second, first], result[..., to_first, second] = factors.imag, -factors.imag
-        return result
 
     def of_scores(self) -> "Map":
         """The map of scores: of a query at position p with a key at position 0, both rotated."""
@@ -141,7 +139,7 @@ class Behaviour(NamedTuple):
     """A value, and what a function may do besides."""
 
     rope: Embedding | None  # None if nothing is rotated
-    factor: float = 1.0  # the attention factor, in addition to that of the scaling rule
+    attention_factor: float = 1.0
     offset: int | float = 0  # added to all positions, in tokens
     # 1 if sine and cosine are exchanged; -1 if they are exchanged and both have the other sign; else 0.
     exchanged: int = 0
@@ -153,10 +151,6 @@ class Behaviour(NamedTuple):
     # The rule of the frequencies, in words, if a function changes a rule in a way that no value states.
     change: str = ""
     own_factors: Factors | None = None  # what a function itself computes, if it is not exactly what `rope` does
-
-    @property
-    def attention_factor(self) -> float:
-        return self.factor * factor_of_scaling(self.rope)
 
     @property
     def rotates(self) -> bool:
@@ -186,13 +180,15 @@ class Behaviour(NamedTuple):
 
 
 def behaviour_of(rope: Embedding | None) -> Behaviour:
-    if rope is None:
-        return Behaviour(None)
-    return Behaviour(rope, rope.attention_factor / factor_of_scaling(rope), precision=rope.phase)
+    return Behaviour(None) if rope is None else Behaviour(rope, rope.attention_factor, precision=rope.phase)
 
 
-def factor_of_scaling(rope: Embedding | None) -> float:
-    return 1.0 if rope is None or rope.scaling is None else rope.scaling.resolved_attention_factor
+def replaced(rope: Any, **arguments: object) -> Any:
+    """A value with other arguments; None if they do not fit together."""
+    try:
+        return rope.replace(**arguments)
+    except ValueError:
+        return None
 
 
 def directions_of(ropes: Sequence[Embedding | None]) -> np.ndarray | None:
@@ -212,13 +208,16 @@ def frequencies_of(rope: Embedding) -> np.ndarray:
 
 
 def pairs_of(rope: Embedding) -> tuple[Pair, ...]:
-    rotation = rope._rotation
-    read, written = (_channels_of_pairs(rope, layout) for layout in (rotation.read, rotation.write))
+    return pairs_in(rope.layout, rope.first_channel, rope.pairs, rope.blocks)
+
+
+def pairs_in(layout: str, first_channel: int, pairs: int, blocks: int) -> tuple[Pair, ...]:
+    read, written = (_channels_in(pairing, first_channel, pairs, blocks) for pairing in READ_WRITE[layout])
     return tuple(Pair(*one, *other) for one, other in zip(read, written))
 
 
-def _channels_of_pairs(rope: Embedding, layout: str) -> list[tuple[int, int]]:
-    pairs, start, width = range(rope.pairs), rope.first_channel, rope.pairs // rope.blocks
-    if layout == "interleaved":
-        return [(start + 2 * j, start + 2 * j + 1) for j in pairs]
-    return [(start + j + j // width * width, start + j + j // width * width + width) for j in pairs]
+def _channels_in(pairing: str, start: int, pairs: int, blocks: int) -> list[tuple[int, int]]:
+    if pairing == "interleaved":
+        return [(start + 2 * j, start + 2 * j + 1) for j in range(pairs)]
+    width = pairs // blocks
+    return [(start + j + j // width * width, start + j + j // width * width + width) for j in range(pairs)]

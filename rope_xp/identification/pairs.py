@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rope_xp.identification.behaviour import Complex, Pair, pairs_in
 from rope_xp.identification.precision import (
     ROUNDOFF,
     Precision,
@@ -43,6 +44,10 @@ class Channels(NamedTuple):
     scaled: tuple[int, ...]
     problem: str | None  # why the channels do not form pairs, in words
 
+    @property
+    def pairs(self) -> list[Pair]:
+        return [Pair(*read, *written) for read, written in zip(self.inputs.tolist(), self.outputs.tolist())]
+
     def unit_rows(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Two rows for each position: ones in the first and in the second channels of all pairs."""
         both = np.zeros((2, self.head_dim))
@@ -64,15 +69,22 @@ class Fitted(NamedTuple):
 
 
 class Rotations(NamedTuple):
-    """What a function does with pairs at some positions: ``length * rotation(angle)``, and what no rotation has."""
+    """What a function does with pairs at some positions: a complex factor, and what no such factor has."""
 
     channels: Channels
     positions: np.ndarray  # those of a long call begin with those of `powers`
     blocks: np.ndarray  # "positions pairs 2 2": the matrix of each pair
-    angle: np.ndarray  # "positions pairs", as the next two
-    length: np.ndarray
-    rest: np.ndarray
+    factors: Complex  # "positions pairs"
+    rest: np.ndarray  # "positions pairs": the length of what the factors leave
     roundoff: float  # of the sines and cosines, from the lengths; infinite if these are no rotations
+
+    @property
+    def angle(self) -> np.ndarray:
+        return np.angle(self.factors)
+
+    @property
+    def length(self) -> np.ndarray:
+        return np.abs(self.factors)
 
     @property
     def magnitude(self) -> float:  # the factor of the lengths
@@ -108,14 +120,14 @@ class Rotations(NamedTuple):
         known = self.frequencies()
         if known.until is not None:
             return known.until
-        off = wrapped(wrapped(self.angle - known.start) - exact_angles(self.positions, known.values))
-        whole = precision_of(off, self.positions, known.values, known.errors, self.roundoff)
+        angles = Angles(self.positions, wrapped(self.angle - known.start), known, 0, 0, self.roundoff)
+        whole = angles.precision_with(known.values, known.errors)
         if whole.name is not None:
             return None
         for length in SHORTER_LENGTHS[:-1]:  # the most positions that one precision explains
             short = self.positions < length
-            precision = precision_of(off[short], self.positions[short], known.values, known.errors, self.roundoff)
-            if precision.name is not None:
+            near = angles._replace(positions=self.positions[short], values=angles.values[short])
+            if near.precision_with(known.values, known.errors).name is not None:
                 # Of the positions beyond, those with errors of float32 follow too, unless all have such errors.
                 unlike = self.positions[~short & ~whole.within]
                 return int(min(unlike if len(unlike) else self.positions[~short]))
@@ -157,27 +169,24 @@ def alone_in_words(channels: Sequence[int]) -> str:
 
 
 def rotations_of(channels: Channels, positions: np.ndarray, blocks: np.ndarray) -> Rotations:
-    cos, sin = _cos_and_sin(blocks)
-    rest = np.hypot((blocks[..., 0, 0] - blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] + blocks[..., 0, 1]) / 2)
+    # A matrix of two rows multiplies a complex number by one factor, and its conjugate by another one.
+    (a, b), (c, d) = np.moveaxis(blocks, (-2, -1), (0, 1))
+    factors, rest = (a + d + 1j * (c - b)) / 2, np.abs(a - d + 1j * (c + b)) / 2
     # The length of a block of rounded numbers is off by at most one unit roundoff of its length.
-    lengths = np.hypot(cos, sin)
+    lengths = np.abs(factors)
     length = np.median(lengths, axis=0)
     off = (np.maximum(np.abs(lengths - length), rest) / np.maximum(length, ZERO)).max()
     possible = (each for each in sorted(ROUNDOFF.values()) if each >= channels.roundoff and off <= error_of(each))
-    return Rotations(channels, positions, blocks, np.arctan2(sin, cos), lengths, rest, next(possible, inf))
-
-
-def _cos_and_sin(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return (blocks[..., 0, 0] + blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2
+    return Rotations(channels, positions, blocks, factors, rest, next(possible, inf))
 
 
 def why_no_rotation(rotations: Rotations) -> str:
     blocks, close = rotations.blocks, error_of(ROUNDOFF["bfloat16"])
     pair = "(" + ", ".join(map(str, rotations.channels.inputs[0])) + ")"
     if rotations.rest.max() <= close * rotations.length.max():
-        factors = _factors(*_cos_and_sin(blocks), close)
-        if factors is not None:
-            return "cos is multiplied by {:.6g}, and sin by {:.6g}; the factor must be the same".format(*factors)
+        of_both = _factors(rotations.factors, close)
+        if of_both is not None:
+            return "cos is multiplied by {:.6g}, and sin by {:.6g}; the factor must be the same".format(*of_both)
         return f"the length of a pair such as {pair} changes with the position, as XPos does for queries or keys alone"
     rows = np.hypot(blocks[..., 0], blocks[..., 1])
     if np.ptp(rows) <= close * rows.max():
@@ -195,9 +204,9 @@ def why_no_rotation(rotations: Rotations) -> str:
     return f"pairs of channels such as {pair} do not keep their length and their angle"
 
 
-def _factors(cos: np.ndarray, sin: np.ndarray, close: float) -> tuple[float, ...] | None:
-    """Two factors a, b with ``(cos / a)**2 + (sin / b)**2`` close to 1, by least squares; None without."""
-    terms = np.stack([cos.ravel() ** 2, sin.ravel() ** 2], axis=-1)
+def _factors(factors: Complex, close: float) -> tuple[float, ...] | None:
+    """Numbers a, b with ``(real / a)**2 + (imag / b)**2`` close to 1, by least squares; None without."""
+    terms = np.stack([factors.real.ravel() ** 2, factors.imag.ravel() ** 2], axis=-1)
     squares, *_ = np.linalg.lstsq(terms, np.ones(len(terms)), rcond=None)
     if min(squares) < 0.0 or np.abs(terms @ squares - 1.0).max() > close:
         return None
@@ -339,35 +348,21 @@ class Place(NamedTuple):
 
 def places_of(channels: Channels, magnitude: float) -> Iterator[Place]:
     """All layouts that have these pairs, the most usual ones first."""
-    head_dim, inputs, outputs = channels.head_dim, channels.inputs, channels.outputs
-    if not len(inputs):
+    measured = channels.pairs
+    if not measured:
         return
-    first, step = int(inputs[0, 0]), inputs[:, 1] - inputs[:, 0]
-    if not (step == step[0]).all():
-        return
-    same = (inputs == outputs).all()
-    if same:
-        yield from _half(inputs, first, int(step[0]), head_dim)
-    neighbours = (step == 1).all() and ((inputs[:, 0] - first) % 2 == 0).all()
-    if neighbours:
-        numbers = (inputs[:, 0] - first) // 2
-        if same:
-            # Pairs of frequency 0 may follow, which have the magnitude too.
-            last = max((*channels.scaled, int(inputs[-1, 1])))
-            pairs = {(last + 1 - first) // 2, ((head_dim if magnitude == 1.0 else last + 1) - first) // 2}
-            yield from (Place(head_dim, "interleaved", first, 2 * each, 1, numbers) for each in sorted(pairs))
-        else:
-            pairs = int(outputs[0, 1] - outputs[0, 0])
-            if (outputs[:, 0] == first + numbers).all() and (outputs[:, 1] == first + pairs + numbers).all():
-                yield Place(head_dim, "interleaved_to_half", first, 2 * pairs, 1, numbers)
-
-
-def _half(inputs: np.ndarray, first: int, step: int, head_dim: int) -> Iterator[Place]:
-    """Halves of one block, or of several equal blocks."""
-    block, within = np.divmod(inputs[:, 0] - first, 2 * step)
-    if (within >= step).any():
-        return
-    blocks = int(block[-1]) + 1
-    if (step == 1 and blocks > 1) or first + 2 * step * blocks > head_dim:
-        return
-    yield Place(head_dim, "half", first, 2 * step * blocks, blocks, block * step + within)
+    (first, second, to_first, to_second), head_dim = measured[0], channels.head_dim
+    last, step = measured[-1], second - first
+    # Pairs of frequency 0 may follow, which have the magnitude too.
+    end = 1 + max((*channels.scaled, last.second))
+    in_a_row = sorted({(each - first) // 2 for each in (end, end if magnitude != 1.0 else head_dim)})
+    blocks = (last.first - first) // (2 * step) + 1
+    layouts = [
+        *([("half", step * blocks, blocks)] if blocks == 1 or step > 1 else []),
+        *(("interleaved", pairs, 1) for pairs in in_a_row),
+        ("interleaved_to_half", to_second - to_first, 1),
+    ]
+    for layout, pairs, blocks in layouts:
+        number_of = {pair: number for number, pair in enumerate(pairs_in(layout, first, pairs, blocks))}
+        if first + 2 * pairs <= head_dim and number_of.keys() >= {*measured}:
+            yield Place(head_dim, layout, first, 2 * pairs, blocks, np.array([number_of[each] for each in measured]))

@@ -9,10 +9,14 @@ import numpy as np
 
 from rope_xp.arrays import checks, libraries
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.identification.behaviour import Complex, Map
 from rope_xp.identification.precision import ROUNDOFF, noise
 from rope_xp.types import Array
 
 Function: TypeAlias = Callable[[Any, Any], Any]  # fn(x, positions)
+
+# How far two results at these positions may be apart, along the direction of a number.
+Limit: TypeAlias = Callable[[np.ndarray, int], float | np.ndarray]
 
 # The axes of x in calls, before those that a function does not have are left out.
 AXES = ("batch", "heads", "seq", "dim")
@@ -415,26 +419,49 @@ def rows_at(head_dim: int, positions: np.ndarray) -> np.ndarray:
     return np.broadcast_to(np.random.default_rng(0).choice([-1.0, 1.0], head_dim), (len(positions), head_dim))
 
 
-def along(directions: np.ndarray | None, row: int, positions: np.ndarray) -> np.ndarray:
-    """Positions "rows" as those of each axis, "axes rows", in one of several directions."""
-    return positions if directions is None else np.outer(directions[row], positions).astype(int)
+class Calls(NamedTuple):
+    """Calls of a function along directions, with the methods of a `Map`. They return None if a call fails."""
 
+    probe: Probe
+    directions: np.ndarray | None = None  # as in `directions_of`
 
-class Part(NamedTuple):
-    """Rows "rows head_dim" for one call, at `positions` along the direction of this number: on each axis, `where`."""
+    def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray | None:
+        """The result "rows head_dim" at positions "rows" along one of the directions."""
+        if self.directions is None:
+            return self.probe(x, positions)
+        return self.probe(x, np.outer(self.directions[row], positions).astype(int))
 
-    direction: int
-    x: np.ndarray
-    positions: np.ndarray
-    where: np.ndarray
+    def matrices(self, positions: np.ndarray, head_dim: int) -> np.ndarray | None:
+        """The matrices "positions rows outputs inputs", with a row for each direction."""
+        y = self._along_each(np.tile(np.eye(head_dim), (len(positions), 1)), np.repeat(positions, head_dim))
+        return None if y is None else y.reshape(len(positions), head_dim, -1, head_dim).transpose(0, 2, 3, 1)
 
+    def factors(self, positions: np.ndarray, channels: np.ndarray) -> Complex | None:
+        """The complex factors "positions rows pairs" of pairs of these channels."""
+        first, _, to_first, to_second = channels
+        x = np.zeros((len(positions), self.probe.head_dim))
+        x[:, first] = 1.0
+        y = self._along_each(x, positions)
+        return None if y is None else y[..., to_first] + 1j * y[..., to_second]
 
-def parts(probe: Probe, context: int, directions: np.ndarray | None) -> Iterator[Part]:
-    """Calls at many positions below `context`: those of `positions_to_try`, or all if the function counts rows."""
-    for row in range(1 if directions is None else len(directions)):
-        tried = [np.arange(context)] if probe.follows == "index" else positions_to_try(context, probe.head_dim)
-        for positions in tried:
-            yield Part(row, rows_at(probe.head_dim, positions), positions, along(directions, row, positions))
+    def _along_each(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
+        rows = range(1 if self.directions is None else len(self.directions))
+        results = [y for row in rows if (y := self.rotated(x, positions, row)) is not None]
+        return np.stack(results, axis=1) if len(results) == len(rows) else None
+
+    def first_difference(self, one: "Map | Calls", other: "Map | Calls", limit: Limit, context: int) -> int | None:
+        """The first of many positions below `context`, along each direction, where results differ; None without."""
+        for row in range(1 if self.directions is None else len(self.directions)):
+            every = self.probe.follows == "index"
+            for positions in [np.arange(context)] if every else positions_to_try(context, self.probe.head_dim):
+                x = rows_at(self.probe.head_dim, positions)
+                a, b = one.rotated(x, positions, row), other.rotated(x, positions, row)
+                if a is None or b is None:
+                    return int(positions[0])
+                unlike = np.any(np.abs(a - b) > limit(positions, row), axis=1)
+                if unlike.any():
+                    return int(positions[unlike.argmax()])
+        return None
 
 
 class Call(NamedTuple):

@@ -152,26 +152,31 @@ def _rules_that_fit(target: Target) -> Iterator[Rule]:
     if rotated < 2 or values[rotated:].any():
         return
     if rotated < len(values):
-        yield from filter(target.is_met_by, _proportional(target, rotated))
+        yield from filter(target.is_met_by, _progression(target, rotated))
         return
-    plain = list(filter(target.is_met_by, _geometric(target)))
+    plain = list(filter(target.is_met_by, _progression(target, rotated)))
     yield from plain
     if any(rule.digits <= FEW_DIGITS for rule in plain):
         return
-    yield from _changed_base(target, plain)
-    yield from filter(target.is_met_by, _mixed(target))
+    yield from filter(target.is_met_by, itertools.chain(_changed_base(target), _mixed(target)))
     yield from _ramps(target)
 
 
-def _geometric(target: Target) -> Iterator[Rule]:
-    """A base alone, or with all frequencies divided by one factor."""
-    factor, digits = _quotient(1.0, target.values[0], target.errors[0])
-    if abs(target.values[0] - 1.0) <= target.errors[0]:
-        factor, digits = 1.0, 0
-    base, of_base = _base(target.times(factor), len(target.values))
-    if factor >= 1.0 and 1.0 <= base < inf:
-        scaling = None if factor == 1.0 else LinearScaling(factor=factor)
-        yield Rule(base, scaling, digits + of_base)
+def _progression(target: Target, rotated: int) -> Iterator[Rule]:
+    """A base alone, with all frequencies divided by one factor, or over a width whose first pairs are rotated."""
+    factor, digits = _divisor(target)
+    base, of_base = _base(target.times(factor), rotated)
+    if not (factor >= 1.0 and 1.0 <= base < inf):
+        return
+    if rotated < len(target.values):
+        part = rotated / len(target.values)
+        shorter, of_part = simplest(part, (rotated + 1 - 1e-9) / len(target.values))  # it is rounded down to pairs
+        part = shorter if of_part < digits_of(part) else part
+        yield Rule(base, ProportionalScaling(partial_rotary_factor=part, factor=factor), digits + of_base)
+    elif factor == 1.0:
+        yield Rule(base, None, of_base)
+    else:
+        yield Rule(base, LinearScaling(factor=factor), digits + of_base)
 
 
 def _base(target: Target, pairs: int) -> tuple[float, int]:
@@ -191,33 +196,21 @@ def _bounds(target: Target) -> tuple[np.ndarray, np.ndarray]:
     return (w + error) ** power, np.where(w > error, (w - error) ** power, 1e300)
 
 
-def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
-    return simplest(of / (value + error), of / (value - error)) if value > error else (inf, 99)
+def _divisor(target: Target) -> tuple[float, int]:
+    """The simplest factor that divides the first frequency, and its digits."""
+    value, error = target.values[0], target.errors[0]
+    return simplest(1.0 / (value + error), 1.0 / (value - error)) if value > error else (inf, 99)
 
 
-def _proportional(target: Target, rotated: int) -> Iterator[Rule]:
-    """A progression over the whole width, of which only the first pairs are rotated."""
-    factor, digits = _quotient(1.0, target.values[0], target.errors[0])
-    base, of_base = _base(target.times(factor), rotated)
-    if factor >= 1.0 and 1.0 <= base < inf:
-        part = rotated / len(target.values)
-        shorter, of_part = simplest(part, (rotated + 1 - 1e-9) / len(target.values))  # it is rounded down to pairs
-        part = shorter if of_part < digits_of(part) else part
-        scaling = ProportionalScaling(partial_rotary_factor=part, factor=factor)
-        yield Rule(base, scaling, digits + of_base)
-
-
-def _changed_base(target: Target, plain: list[Rule]) -> Iterator[Rule]:
+def _changed_base(target: Target) -> Iterator[Rule]:
     """A simple base that NTK-aware scaling by a simple factor changed."""
     width = target.rotary_dim
-    for rule in plain:
-        if rule.scaling is None:
-            least, most = _interval(target, len(target.values))
-            for factor in USUAL_FACTORS:
-                power = factor ** (width / (width - 2))
-                base, digits = simplest(least / power, most / power)
-                if digits <= 2 and base >= 100.0:
-                    yield Rule(base, NTKScaling(factor=float(factor)), digits + digits_of(factor))
+    least, most = _interval(target, len(target.values))
+    for factor in USUAL_FACTORS:
+        power = factor ** (width / (width - 2))
+        base, digits = simplest(least / power, most / power)
+        if digits <= 2 and base >= 100.0:
+            yield Rule(base, NTKScaling(factor=float(factor)), digits + digits_of(factor))
 
 
 def _mixed(target: Target) -> Iterator[Rule]:
@@ -248,16 +241,33 @@ class Ramp(NamedTuple):
     kept: np.ndarray  # the part that is not divided, 1 for the first pairs and 0 for the last
     errors: np.ndarray  # of `kept`
 
+    @classmethod
+    def of(cls, target: Target, base: float, factor: float) -> "Ramp":
+        unscaled = np.asarray(geometric(base, target.rotary_dim))
+        removed = 1.0 - 1.0 / factor  # from a frequency that is divided, relative to it
+        kept = (target.values / unscaled - 1.0 / factor) / removed
+        return cls(base, factor, unscaled, kept, target.errors / unscaled / removed)
+
+    def rule(self, scaling: Scaling, change: str = "") -> Rule:
+        return Rule(self.base, scaling, digits_of(self.base) + _digits_of_scaling(scaling), change)
+
     @property
     def ends(self) -> tuple[int, int]:
         """The last pair that is kept, and the first one that is divided by the whole factor."""
         kept, divided_in_part = self.kept >= 1.0 - self.errors, self.kept > self.errors
         return int(np.flatnonzero(kept)[-1]), int(np.flatnonzero(divided_in_part)[-1]) + 1
 
-    def line(self, along: np.ndarray) -> tuple[Interval, Interval] | None:
+    def line(
+        self, along: np.ndarray, kept_at: float | None = None, divided_at: float | None = None
+    ) -> tuple[Interval, Interval] | None:
         """Where the kept part is 1 and where it is 0, if it is linear in these numbers; None if it is not."""
-        # Any two pairs between the ends give an interval for each; all of these must agree.
-        x, least, most = self._between(along)
+        # Any two pairs between the ends give an interval for each; all of these must agree. An end that is known is a
+        # point on the line, as exact as its number.
+        first, last = self.ends
+        at = slice(first + 1, last)
+        measured = zip(along[at], self.kept[at] - self.errors[at], self.kept[at] + self.errors[at])
+        points = [(kept_at, 1.0, 1.0), *measured, (divided_at, 0.0, 0.0)]
+        x, least, most = np.array([point for point in points if point[0] is not None]).reshape(-1, 3).T
         one, other = np.triu_indices(len(x), 1)
         a, b = np.stack([least, most, least, most])[:, one], np.stack([least, most, most, least])[:, other]
         with np.errstate(divide="ignore"):
@@ -266,40 +276,24 @@ class Ramp(NamedTuple):
         first, last = Interval.of_all(kept), Interval.of_all(divided)
         return (first, last) if first and last else None
 
-    def end_where_kept(self, along: np.ndarray, divided: float) -> Interval | None:
-        """Where the kept part is 1, if it is 0 at `divided`."""
-        x, least, most = self._between(along)
-        return Interval.of_all(divided + (x - divided) / np.stack([least, most]))
-
-    def end_where_divided(self, along: np.ndarray, kept: float) -> Interval | None:
-        """Where the kept part is 0, if it is 1 at `kept`."""
-        x, least, most = self._between(along)
-        return Interval.of_all(kept + (x - kept) / (1.0 - np.stack([least, most])))
-
-    def _between(self, along: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The numbers of the pairs between both ends, and the least and the greatest part that is kept of each."""
-        first, last = self.ends
-        at = slice(first + 1, last)
-        return along[at], self.kept[at] - self.errors[at], self.kept[at] + self.errors[at]
-
 
 def _ramps(target: Target) -> Iterator[Rule]:
     """The rules that keep the frequencies of fast pairs, and divide those of slow ones by a factor."""
     if abs(target.values[0] - 1.0) <= target.errors[0]:
-        for base, digits in _bases(target):
-            found = [rule for ramp in _ramps_of(target, base) for rule in _of_ramp(target, ramp, digits)]
+        for base in _bases(target):
+            found = [rule for ramp in _ramps_of(target, base) for rule in _of_ramp(target, ramp)]
             if found:
                 yield from found
                 return
 
 
-def _of_ramp(target: Target, ramp: Ramp, digits: int) -> Iterator[Rule]:
+def _of_ramp(target: Target, ramp: Ramp) -> Iterator[Rule]:
     """The rules of a ramp. None is simpler than one whose numbers are usual."""
     for scaling in itertools.chain(_llama3(ramp), _yarn(target, ramp)):
-        rule = Rule(ramp.base, scaling, digits + _digits_of_scaling(scaling))
+        rule = ramp.rule(scaling)
         if target.is_explained_by(rule):
             yield rule
-            if rule.digits <= digits + FEW_DIGITS:
+            if rule.digits <= digits_of(ramp.base) + FEW_DIGITS:
                 return
 
 
@@ -313,31 +307,27 @@ def _digits_of_scaling(scaling: Scaling) -> int:
 def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
     """The ramps of a base: with the simplest factor of as many slow pairs as have one, or with that of YaRN's paper."""
     unscaled = np.asarray(geometric(base, target.rotary_dim))
-    least = (unscaled / (target.values + target.errors))[::-1]
-    most = (unscaled / np.maximum(target.values - target.errors, 1e-300))[::-1]
-    least, most = np.maximum.accumulate(least), np.minimum.accumulate(most)
-    together = int(np.count_nonzero(least <= most))  # the slow pairs that one factor explains
-    factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, together // 2))
+    least = unscaled / (target.values + target.errors)
+    most = unscaled / np.maximum(target.values - target.errors, 1e-300)
+    common = _in_common(least[::-1], most[::-1])  # of the slow pairs that one factor explains
+    factors = dict.fromkeys(simplest(*common[k]) for k in (len(common) - 1, len(common) // 2))
     of_paper = (target.magnitude + each * target.magnitude_error - 1.0 for each in (-1, 1))
     factors[simplest(*(exp(min(10.0 * each, 300.0)) for each in of_paper))] = None
     for factor, digits in factors:
         if factor > 1.0 and digits <= FEW_DIGITS:
-            removed = 1.0 - 1.0 / factor  # from a frequency that is divided, relative to it
-            error = target.errors / unscaled / removed
-            yield Ramp(base, factor, unscaled, (target.values / unscaled - 1.0 / factor) / removed, error)
+            yield Ramp.of(target, base, factor)
 
 
-def _bases(target: Target, of_last_pairs: bool = False) -> Iterator[tuple[float, int]]:
-    """The simplest bases of the first pairs, or of the last ones, and their digits; then other ones and usual bases."""
+def _bases(target: Target, of_last_pairs: bool = False) -> Iterable[float]:
+    """The simplest bases of the first pairs, or of the last ones; then other ones and usual bases."""
     # The base of the most pairs that have one of few digits is the first.
     order = slice(None, None, -1 if of_last_pairs else 1)
     least, most = _bounds(target)
-    least, most = np.maximum.accumulate(least[order]), np.minimum.accumulate(most[order])
-    found: dict[float, int] = {}
-    for end in range(int(np.count_nonzero(least <= most)) - 1, -1, -1):
-        base, digits = simplest(float(least[end]), float(most[end]))
+    found: dict[float, None] = {}
+    for ends in reversed(_in_common(least[order], most[order])):
+        base, digits = simplest(*ends)
         if digits <= FEW_DIGITS and base > 1.0:
-            found[base] = digits
+            found[base] = None
         if len(found) == 3:
             break
     # The last two pairs are usually divided by one factor, which their ratio does not have.
@@ -346,8 +336,15 @@ def _bases(target: Target, of_last_pairs: bool = False) -> Iterator[tuple[float,
         ratios = (fast - of_fast) / (slow + of_slow), (fast + of_fast) / (slow - of_slow)
         base, digits = simplest(*(float(min(each ** len(target.values), 1e300)) for each in ratios))
         if digits <= FEW_DIGITS and base > 1.0:
-            found.setdefault(base, digits)
-    yield from (found | {base: digits_of(base) for base in USUAL_BASES}).items()
+            found[base] = None
+    return found | dict.fromkeys(USUAL_BASES)
+
+
+def _in_common(least: np.ndarray, most: np.ndarray) -> list[tuple[float, float]]:
+    """What the first one, two, ... intervals have in common, as long as they have anything in common."""
+    least, most = np.maximum.accumulate(least), np.minimum.accumulate(most)
+    count = np.count_nonzero(least <= most)
+    return [*zip(least[:count].tolist(), most[:count].tolist())]
 
 
 def _llama3(ramp: Ramp) -> Iterator[Scaling]:
@@ -356,26 +353,25 @@ def _llama3(ramp: Ramp) -> Iterator[Scaling]:
     turns = ramp.unscaled / (2 * pi)  # per token
     if last == len(turns):  # no pair gives the factor
         return
+    low = Interval(float(turns[last]), float(turns[last - 1]))
+    found = _whole(*low.under(1.0))
     if last == first + 1:  # a step
-        length = _whole(float(1.0 / turns[first]), float(1.0 / turns[last]))
-        if length:
-            yield _llama3_scaling(ramp.factor, 1.0, 1.0, length)
+        if found:
+            yield _llama3_scaling(ramp.factor, 1.0, 1.0, found)
         return
-    ends = ramp.line(turns)
     if last == first + 2:  # one pair gives the length if the factors are the usual ones
         kept, error = ramp.kept[first + 1], ramp.errors[first + 1]
-        lengths = [_whole(*(float((1.0 + 3.0 * each) / turns[first + 1]) for each in (kept - error, kept + error)))]
-        low = Interval(float(turns[last]), float(turns[first + 1]))
-    elif ends is None:
-        return
-    else:
+        found = _whole(*(float((1.0 + 3.0 * each) / turns[first + 1]) for each in (kept - error, kept + error)))
+    elif ends := ramp.line(turns):
         low = ends[1].widened()
-        lengths = [_whole(*low.under(1.0))]
-    for length in (*lengths, *USUAL_LENGTHS):
+        found = _whole(*low.under(1.0))
+    else:
+        return
+    for length in (found, *USUAL_LENGTHS):
         if length:
             of_low = _near(1.0, low.times(length))
-            high = ramp.end_where_kept(turns, of_low / length)
-            of_high = inf if high is None else _near(4.0, high.widened().times(length))
+            ends = ramp.line(turns, divided_at=of_low / length)
+            of_high = inf if ends is None else _near(4.0, ends[0].widened().times(length))
             if of_low <= of_high < inf:
                 yield _llama3_scaling(ramp.factor, of_low, of_high, length)
 
@@ -394,11 +390,10 @@ def _yarn(target: Target, ramp: Ramp) -> Iterator[Scaling]:
     if last - first > 2:
         ends = ramp.line(numbers)
     elif last - first == 2 and last == len(numbers):  # the ramp may end after the last pair
-        ends = ends[0], ramp.end_where_divided(numbers, first)
-    start, stop = ends or (None, None)
-    if start is None or stop is None:
+        ends = ramp.line(numbers, kept_at=first)
+    if ends is None:
         return
-    start, stop = start.widened(), stop.widened()
+    start, stop = (each.widened() for each in ends)
     options = {"factor": ramp.factor, "attention_factor": _attention_factor(target, ramp.factor)}
     for begin, end in itertools.product(_integers_in(start), _integers_in(stop)):
         if 0 <= begin < end:
@@ -415,9 +410,9 @@ def _yarn(target: Target, ramp: Ramp) -> Iterator[Scaling]:
         for length in _lengths(of_fast, of_slow):
             fast = _near(32.0, of_fast.under(length))
             begin = width * log(length / (fast * 2 * pi)) / (2 * log(ramp.base)) if fast < inf else 0.0
-            end = ramp.end_where_divided(numbers, max(begin, 0.0))
-            if end is not None:
-                slow = _near(1.0, _tokens_per_turn(end.widened(), ramp.base, width).under(length))
+            ends = ramp.line(numbers, kept_at=max(begin, 0.0))
+            if ends is not None:
+                slow = _near(1.0, _tokens_per_turn(ends[1].widened(), ramp.base, width).under(length))
                 yield from _yarn_scaling(fast, slow, length, truncate=False, **options)
 
 
@@ -467,7 +462,7 @@ def _twice(target: Target) -> Iterator[Rule]:
     """YaRN twice divides by the square of what it divides by; Llama 3's rule sees the frequencies of the first time."""
     if abs(target.values[0] - 1.0) > target.errors[0]:
         return
-    for base, digits in _bases(target):
+    for base in _bases(target):
         unscaled = np.asarray(geometric(base, target.rotary_dim))
         once = np.sqrt(target.values * unscaled)
         of_once = target._replace(values=once, errors=target.errors * unscaled / once + 1e-15 * once)
@@ -476,23 +471,19 @@ def _twice(target: Target) -> Iterator[Rule]:
                 _llama3_scaling(ramp.factor, 1.0, high, length) for high in (4.0, 2.0, 8.0) for length in USUAL_LENGTHS
             ]
             for scaling in (*_yarn(of_once, ramp), *guesses):
-                yield Rule(base, scaling, digits + _digits_of_scaling(scaling), "applied twice")
+                yield ramp.rule(scaling, "applied twice")
 
 
 def _reversed(target: Target) -> Iterator[Rule]:
     """YaRN whose fast pairs are divided, and whose slow ones are kept."""
-    factor, of_factor = _quotient(1.0, target.values[0], target.errors[0])
+    factor, of_factor = _divisor(target)
     if factor <= 1.0 or of_factor > FEW_DIGITS:
         return
-    for base, digits in _bases(target, of_last_pairs=True):
-        unscaled = np.asarray(geometric(base, target.rotary_dim))
-        of = 1.0 - 1.0 / factor
-        kept = (1.0 - target.values / unscaled) / of
-        ramp = Ramp(base, factor, unscaled, kept, target.errors / unscaled / of)
-        if not (kept >= 1.0 - ramp.errors).any() or not (kept > ramp.errors).any():
-            continue
-        for scaling in _yarn(target, ramp):
-            yield Rule(base, scaling, digits + _digits_of_scaling(scaling), "with its ramp reversed")
+    for base in _bases(target, of_last_pairs=True):
+        ramp = Ramp.of(target, base, factor)
+        ramp = ramp._replace(kept=1.0 - ramp.kept)
+        if (ramp.kept >= 1.0 - ramp.errors).any() and (ramp.kept > ramp.errors).any():
+            yield from (ramp.rule(scaling, "with its ramp reversed") for scaling in _yarn(target, ramp))
 
 
 def _whole(least: float, most: float) -> int:

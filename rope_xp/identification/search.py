@@ -8,7 +8,7 @@ import numpy as np
 
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import YarnScaling
-from rope_xp.identification.behaviour import Behaviour, behaviour_of, factor_of_scaling
+from rope_xp.identification.behaviour import Behaviour, behaviour_of
 from rope_xp.identification.pairs import (
     SHORTER_LENGTHS,
     Angles,
@@ -23,7 +23,7 @@ from rope_xp.identification.pairs import (
     why_no_rotation,
 )
 from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, Precision, noise, roundoff_of, wrapped
-from rope_xp.identification.probe import CHUNK, STRIDES, Probe, irregularity, parts
+from rope_xp.identification.probe import STRIDES, Calls, Probe, irregularity
 from rope_xp.identification.result import Identification
 from rope_xp.identification.rules import attention_in_words, simplest_within
 from rope_xp.identification.values import (
@@ -160,17 +160,13 @@ class Search:
         # they are multiplied by each stride until matrices differ. If they never do, the last matrices are kept.
         for stride in STRIDES:
             positions = SHORT * stride
-            values = self._matrices_at(positions)
-            if values is None:
+            found = Calls(self.probe).matrices(positions, self.probe.head_dim)
+            if found is None:
                 raise Ended
+            values = found[:, 0]
             if np.ptp(values, axis=0).max() > noise(self.probe.roundoff):
                 break
         return Matrices(positions, values, max(self.probe.roundoff, roundoff_of(values)))
-
-    def _matrices_at(self, positions: np.ndarray) -> np.ndarray | None:
-        width = self.probe.head_dim
-        results = self.probe(np.tile(np.eye(width), (len(positions), 1)), np.repeat(positions, width))
-        return None if results is None else results.reshape(len(positions), width, width).transpose(0, 2, 1)
 
     def _linear_results(self, matrices: Matrices) -> np.ndarray:
         # Another x must have the results that follow from the matrices.
@@ -188,7 +184,7 @@ class Search:
 
     def _channels(self, matrices: Matrices) -> Channels:
         channels = channels_of(matrices.values, matrices.roundoff)
-        pairs = tuple((int(a), int(b)) for a, b in channels.inputs)
+        pairs = tuple(pair[:2] for pair in channels.pairs)
         self.conclude(pairs=pairs, kept=channels.kept, relative=_are_scores_relative(matrices, matrices.roundoff))
         if channels.problem is not None:
             raise _no_rotation(channels.problem)
@@ -196,9 +192,9 @@ class Search:
 
     def _rotations(self, matrices: Matrices, channels: Channels) -> Rotations:
         rotations, why_not_longer = self._longest_rotations(matrices, channels)
-        again = self._matrices_at(matrices.positions)
+        again = Calls(self.probe).matrices(matrices.positions, self.probe.head_dim)
         if again is not None and not self.report.stateful:
-            self.conclude(stateful=_differ(again, matrices.values, matrices.roundoff))
+            self.conclude(stateful=_differ(again[:, 0], matrices.values, matrices.roundoff))
             if self.report.stateful:
                 self.conclude("it keeps state: a short call gives another result after a long one")
         longest = int(rotations.positions.max())
@@ -240,10 +236,8 @@ class Search:
 
     def _rotations_at(self, channels: Channels, positions: np.ndarray, axis: int | None = None) -> Rotations | None:
         """The rotations of one call; with an axis, at positions along it alone. None if the call fails."""
-        x, where = channels.unit_rows(positions)
-        if axis is not None:
-            where = np.stack([where if each == axis else 0 * where for each in range(self.probe.axes)])
-        results = self.probe(x, where)
+        directions = None if axis is None else np.eye(self.probe.axes)
+        results = Calls(self.probe, directions).rotated(*channels.unit_rows(positions), axis or 0)
         return None if results is None else rotations_of(channels, positions, channels.blocks(results))
 
     def _angles(self, rotations: Rotations) -> Angles:
@@ -350,7 +344,7 @@ class Search:
     def _behaviour(self, measured: Measured, value: Value) -> Behaviour:
         angles, behaviour = measured.angles, behaviour_of(value.rope)
         if self.near is not None:
-            behaviour = behaviour._replace(factor=_nearest_factor(measured, self.near) / factor_of_scaling(value.rope))
+            behaviour = behaviour._replace(attention_factor=_nearest_factor(measured, self.near))
         return behaviour._replace(
             offset=angles.offset,
             exchanged=angles.exchanged,
@@ -404,25 +398,17 @@ def first_unlike(
 ) -> int | None:
     """The first of many positions, along each direction, below `context` where a behaviour has another result."""
     exact = behaviour.with_exact_phases()._replace(axis="tokens").map(directions)
-    first, second, to_first, to_second = exact.channels
-    kept = sorted({*range(probe.head_dim)} - {*to_first.tolist(), *to_second.tolist()})
+    _, _, to_first, to_second = exact.channels
     roundoff = max(behaviour.roundoff, probe.roundoff, ROUNDOFF["float32"] if tolerance else 0.0)
-    for direction, x, positions, where in parts(probe, context, directions):
-        y = probe(x, where)
-        if y is None:
-            return int(positions[0])
-        for start in range(0, len(positions), CHUNK):  # which is faster than all at once
-            some, of_some = positions[start : start + CHUNK], y[start : start + CHUNK]
-            error = 2.0**0.5 * exact.error_of(some, behaviour.precision, roundoff)[:, direction]
-            limit = np.maximum(error, tolerance * np.maximum(exact.size, 1.0))
-            expected = exact.factors(some)[:, direction] * (x[0, first] + 1j * x[0, second])
-            unlike = np.abs(of_some[:, to_first] - expected.real) > limit
-            unlike |= np.abs(of_some[:, to_second] - expected.imag) > limit
-            wrong = np.abs(of_some[:, kept] - x[0, kept]) > noise(roundoff) + tolerance
-            wrong = unlike.any(axis=1) | wrong.any(axis=1)
-            if wrong.any():
-                return int(some[wrong.argmax()])
-    return None
+
+    def limit(positions: np.ndarray, direction: int) -> np.ndarray:
+        result = np.full((len(positions), probe.head_dim), noise(roundoff) + tolerance)  # of the channels that are kept
+        error = 2.0**0.5 * exact.error_of(positions, behaviour.precision, roundoff)[:, direction]
+        result[:, to_first] = result[:, to_second] = np.maximum(error, tolerance * np.maximum(exact.size, 1.0))
+        return result
+
+    calls = Calls(probe, directions)
+    return calls.first_difference(calls, exact, limit, context)
 
 
 def _small_integers(rows: int, width: int, seed: int = 0) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import LinearScaling, Scaling
-from rope_xp.identification.behaviour import frequencies_of
+from rope_xp.identification.behaviour import frequencies_of, replaced
 from rope_xp.identification.pairs import Angles, Channels, Place, places_of
 from rope_xp.identification.precision import (
     COARSE,
@@ -126,7 +126,7 @@ def _simplest_value(measured: Measured) -> Value | None:
     if abs((rope.attention_factor or 1.0) - measured.magnitude) > 2 * measured.magnitude_error:  # both may be rounded
         if rule.scaling is not None:
             return _with_numbers(place, rope.inv_freq, measured)
-        rope = rope.replace(attention_factor=_simplest_magnitude(measured))
+        rope = rope.replace(attention_factor=simplest_within(measured.magnitude, measured.magnitude_error))
     return Value(rope, place)
 
 
@@ -169,9 +169,10 @@ def nearest(near: Embedding, options: Values, wanted: np.ndarray, errors: np.nda
             rounded = rounded + ROUNDOFF[name]
             break
     found, options = [], {**options, "attention_factor": None, "xpos": None}
-    for rope in _values_near(near, options, wanted, reverse=bool((wanted <= errors).all())):
-        frequencies = frequencies_of(rope)[:, 0]
-        if frequencies.shape == wanted.shape:
+    for changes in _changes_of(near, options, wanted, reverse=bool((wanted <= errors).all())):
+        rope = replaced(near, **options, **changes)
+        frequencies = None if rope is None else frequencies_of(rope)[:, 0]
+        if frequencies is not None and frequencies.shape == wanted.shape:
             off = np.abs(frequencies - wanted) - errors
             if (off <= (exact if found else rounded) * np.abs(wanted)).all():
                 return rope
@@ -196,47 +197,38 @@ def _in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
     return rope
 
 
-def _values_near(near: Embedding, options: Values, wanted: np.ndarray, reverse: bool) -> Iterator[RotaryEmbedding]:
-    """Values with these channels: with the base and the rule of another one, without one of them, or with neither."""
+def _changes_of(near: Embedding, options: Values, wanted: np.ndarray, reverse: bool) -> Iterator[Values]:
+    """What to change of a value beside its channels: nothing, its base, its rule, or both."""
     width, whole = options["rotary_dim"], near.head_dim - options["first_channel"]
-
-    def value(**changes: object) -> Iterator[RotaryEmbedding]:
-        try:
-            yield near.replace(**options, **changes)
-        except ValueError:  # the arguments do not fit together
-            return
-
     if near.base is None:
         rows = frequencies_of(near)[:, 0]
-        yield from (each for sign in (1.0, -1.0) for each in value(inv_freq=(sign * rows).tolist()))
+        yield from ({"inv_freq": (sign * rows).tolist()} for sign in (1.0, -1.0))
         return
     for sections in (near.sections, *_other_sections(near.sections)):
         same = {"reverse": reverse, "sections": sections}
-        yield from value(**same)
+        yield same
         for wider in {near.rotary_dim, whole} - {width}:
             if near.axes == 1 and wider > width:
                 span = {"rotary_dim": wider, "first_channel": 0, "blocks": 1}
                 row = frequencies_of(near.replace(**span, reverse=reverse))[0, 0, : width // 2]
-                yield from value(**{**GIVEN, "inv_freq": row.tolist()})
-        yield from value(**same, scaling=None)
+                yield {**GIVEN, "inv_freq": row.tolist()}
+        yield {**same, "scaling": None}
         fastest = np.abs(wanted).max(axis=0)
         if near.scaling is None and 0.0 < fastest[0] < 0.99:
             for factor in _round_numbers_near(1.0 / float(fastest[0])):
-                yield from value(**same, scaling=LinearScaling(factor=factor))
+                yield {**same, "scaling": LinearScaling(factor=factor)}
         for scaling in dict.fromkeys((near.scaling, None)):
             # The last pair gives the base with the least error. The second is one that rules leave as it is.
             for pair in (-1, 1) if width > 2 else ():
                 found = _base_with(scaling, width, float(fastest[pair]), pair)
                 for base in _round_numbers_near(found, 5e-3) if found < 1e15 else ():
-                    yield from value(**same, scaling=scaling, base=base)
+                    yield {**same, "scaling": scaling, "base": base}
 
 
 def _other_sections(sections: Sections | None) -> Iterator[Sections]:
     for order in ORDERS if sections is not None else ():
-        try:
+        with suppress(ValueError):  # these sizes do not fit this order
             yield replace(sections, order=order)  # pyright: ignore[reportArgumentType]
-        except ValueError:  # these sizes do not fit this order
-            continue
 
 
 def _base_with(scaling: Scaling | None, width: int, wanted: float, pair: int) -> float:
@@ -283,10 +275,7 @@ def _with_base(rope: Embedding, rows: np.ndarray, of: Target, own: np.ndarray) -
     if rule is None:
         return None
     reverse = bool((rows <= 0.0).all())
-    try:
-        return rope.replace(inv_freq=None, base=rule.base, scaling=rule.scaling, reverse=reverse)
-    except ValueError:  # its magnitude is not that of the rule
-        return None
+    return replaced(rope, inv_freq=None, base=rule.base, scaling=rule.scaling, reverse=reverse)
 
 
 def _with_sections(rope: Embedding | None, axis_of_pair: list[int]) -> Iterator[RotaryEmbedding]:
@@ -310,9 +299,5 @@ def rule_in_any_order(measured: Measured) -> Rule | None:
 def _with_numbers(
     place: Place, inv_freq: Sequence[float] | Array | None, measured: Measured, change: Rule | None = None
 ) -> Value:
-    factor = _simplest_magnitude(measured)
+    factor = simplest_within(measured.magnitude, measured.magnitude_error)
     return Value(RotaryEmbedding(**place.options, inv_freq=inv_freq, attention_factor=factor), place, change)
-
-
-def _simplest_magnitude(measured: Measured) -> float:
-    return 1.0 if measured.magnitude == 1.0 else simplest_within(measured.magnitude, measured.magnitude_error)

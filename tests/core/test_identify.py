@@ -99,6 +99,16 @@ def reordered(x, positions):
     return good(x[..., order], positions)[..., np.argsort(order)]
 
 
+def too_far_apart(x, positions):
+    """Two pairs of neighbours, written as the first two of three pairs, for which five channels are too few."""
+    cos, sin = (f(angles_of(positions, FREQUENCIES[:2])) for f in (np.cos, np.sin))
+    one, other = x[..., [11, 13]], x[..., [12, 14]]
+    result = x.copy()
+    result[..., [11, 12]], result[..., [14, 15]] = one * cos - other * sin, other * cos + one * sin
+    result[..., 13] = x[..., 15]
+    return result
+
+
 def of_every_position(x, positions):
     return good(x, positions) + 1e-3 * np.roll(x, 1, axis=-2)
 
@@ -115,6 +125,7 @@ NO_VALUES = {
         (lambda x, p: turned(x, phases(p) - pi / 2), "sign differs: each angle is a quarter turn less"),
         (lambda x, p: turned(x, -pi / 2 - phases(p)), "a sign differs: each angle is a quarter turn less"),
         (reordered, "No layout has .* those of base 10000"),
+        (too_far_apart, "No layout has these pairs"),
         (twice_as_long, "Channels 6, 7, 8, 9 and 6 more are multiplied or moved"),
         (
             lambda x, p: good(x, p + (p == 100)),
