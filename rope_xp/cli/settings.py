@@ -5,7 +5,7 @@ import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import indent, wrap
+from textwrap import fill, indent, wrap
 from typing import Any, NamedTuple, get_args
 
 import click
@@ -14,7 +14,7 @@ from rope_xp.cli.options import in_options, with_advice
 from rope_xp.configs.every_layer import Group
 from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target, Written, config_for_layers, with_length
 from rope_xp.errors import public
-from rope_xp.reports import WIDTH, Report, Section
+from rope_xp.reports import WIDTH, Lines, Report, Section
 
 # Notes on layers that differ.
 OF_CHOSEN = "note: these are the settings of the chosen layers; other layers of the config differ"
@@ -86,26 +86,11 @@ class Page(Report):
         found = []
         for each in self.targets:
             title = f"== {each.target}: {'none' if each.refused else each.result} =="
-            text = each.refused or _pasted(each.settings or {})
-            found.append(Section(title, text if each.refused else _Lines(text)))
-            found += [Section("", each.notes)] if each.notes else []
+            text = Lines(indent(_pasted(each.settings or {}), "  "))
+            found.append(Section(title, each.refused or text))
+            notes = Lines("\n".join(fill(f"({note})", WIDTH) for note in each.notes))
+            found += [Section("", notes)] if each.notes else []
         return found
-
-    def __str__(self) -> str:
-        return "\n\n".join(
-            "\n".join([section.title, *_lines(section.body)]) if section.title else "\n".join(_lines(section.body))
-            for section in self.sections()
-        )
-
-
-class _Lines(str):
-    """A text whose lines stay as they are."""
-
-
-def _lines(body: Any) -> list[str]:
-    if isinstance(body, _Lines):
-        return [indent(body, "  ")]
-    return wrap(body, WIDTH) if isinstance(body, str) else [line for each in body for line in wrap(f"({each})", WIDTH)]
 
 
 def _pasted(settings: Written) -> str:
