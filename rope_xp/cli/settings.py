@@ -12,7 +12,7 @@ import click
 
 from rope_xp.cli.options import in_options, with_advice
 from rope_xp.configs.every_layer import Group
-from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target, Written, config_for_layers, with_length
+from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target, Written, config_for, config_for_layers
 from rope_xp.errors import public
 from rope_xp.reports import WIDTH, Lines, Report, Section
 
@@ -35,12 +35,8 @@ class Settings(NamedTuple):
         return json.dumps(self.values, indent=2) if isinstance(self.values, Mapping) else shlex.join(self.values)
 
 
-def of_rope(rope: Any, target: Target, writing: Options, length: int | None = None) -> Settings:
-    def written() -> Written:
-        values: Written = rope.to_config(target, **writing._asdict())
-        return values if length is None else with_length(target, values, length, rope, writing)
-
-    found = _with_notes(written)
+def of_rope(rope: Any, target: Target, writing: Options) -> Settings:
+    found = _with_notes(lambda: config_for(rope, target, writing))
     if not rope._provenance.layer_type:
         return found
     return found._replace(notes=(*found.notes, OF_CHOSEN))

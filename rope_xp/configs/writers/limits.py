@@ -28,12 +28,6 @@ def below(path: Sequence[str], keys: Values) -> Values:
     return keys
 
 
-def part_with_block(keys: Values) -> Values:
-    while "rope_parameters" not in keys:
-        (keys,) = keys.values()
-    return keys
-
-
 def require_only(rope: Embedding, target: str, *accepted: str) -> None:
     """Raise an error if the embedding has a property that no target has, unless this one accepts it."""
     found = {
