@@ -448,8 +448,12 @@ def test_what_a_file_divides_by_is_not_overridden():
             if target == "llama.cpp" or not isinstance(each.scaling, YarnScaling):
                 with pytest.raises(
                     ValueError, match=f"not be replaced by {what} if the GGUF file has {tensors}, by which"
-                ):
+                ) as raised:
                     each.to_config(target)
+                # transformers has no rule but LongRoPE for Phi-3.
+                anew = each.scaling is None or each not in phi
+                assert ('see to_config("transformers"), and convert the checkpoint anew' in str(raised.value)) == anew
+                assert str(raised.value).endswith('see to_config("gguf")')
     paired = rope.replace(layout=INTERLEAVED, scaling=linear).to_config("gguf")
     assert FREQS not in paired and paired["llama.rope.scaling.factor"] == 2.0
 

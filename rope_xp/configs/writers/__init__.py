@@ -1,5 +1,6 @@
 """Write an embedding for other programs: one module for each kind of target."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
@@ -79,6 +80,17 @@ REFUSED = {
     "llama3, and without one it makes rules other than llama3 linear beyond the trained length. Write the keys into "
     'config.json, see to_config("transformers")',
 }
+
+
+def is_written(rope: Embedding, target: str, may_be_unknown: bool) -> bool:
+    """Whether a target has settings for an embedding, and, unless that may be unknown, its program reads them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if may_be_unknown else "error", UserWarning)
+        try:
+            config_for(rope, target, Options())
+        except (ValueError, UserWarning):
+            return False
+    return True
 
 
 @public("RotaryEmbedding.to_config")

@@ -7,7 +7,7 @@ from math import isclose, log, sqrt
 from typing import NamedTuple
 
 from rope_xp.configs import engines
-from rope_xp.configs.writers import Options
+from rope_xp.configs.writers import Options, is_written
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.configs.writers.limits import (
     base_and_rule,
@@ -151,10 +151,11 @@ def _require_no_tensors(file: File, rope: Embedding, what: str) -> None:
     """The file must not have factors of the config's rule, by which llama.cpp divides under another rule, too."""
     tensors = [name for name in rope._provenance.tensors if file.reads(name, "longrope")]
     if tensors:
+        convert = 'write the new scaling into config.json, see to_config("transformers"), and convert the checkpoint '
+        anew = f"{convert}anew, or " if is_written(rope, "transformers", may_be_unknown=True) else ""
         raise wrong_value(
             f"scaling must not be replaced by {what} if the GGUF file has {' and '.join(tensors)}, by which {TARGET} "
-            f"divides the frequencies of every rule; got {rope.scaling and rope.scaling.describe()}: write the new "
-            'scaling into config.json, see to_config("transformers"), and convert the checkpoint anew, or see '
+            f"divides the frequencies of every rule; got {rope.scaling and rope.scaling.describe()}: {anew}see "
             'to_config("gguf")'
         )
 
