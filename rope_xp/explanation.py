@@ -320,20 +320,6 @@ def xpos_reach(rope: Embedding) -> int | None:
     return floor(np.log(FLOAT32.max) / fastest) if fastest else None
 
 
-def sections_of(it: "Explanation") -> list[Section]:
-    return [
-        Section("Warnings", it.warnings),
-        Section("" if not it.warnings else "Properties", Table((), _properties(it))),
-        Section("Pairs", _bands(it)),
-        Section("Position axes", _axes(it)),
-        Section("Angles", _angles(it)),
-        Section("Scores", _scores(it)),
-        Section("Inverse", _inverse(it)),
-        Section("Precision", _precision(it)),
-        Section("Config", f"Keys that were read: {', '.join(it.stated)}." if it.stated else ""),
-    ]
-
-
 def _properties(it: "Explanation") -> list[tuple[str, str]]:
     elsewhere = {"attention factor", "softmax scale", *["wavelengths"] * bool(it.bands)}
     rows = {name: row for name, row in properties(it.rope).items() if name not in elsewhere}
@@ -470,15 +456,9 @@ def _tokens(length: int | None) -> str:
 
 def _ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as ranges. More than three ranges are shown as one, with their count."""
-    numbers, ranges = list(numbers), []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    if len(ranges) > 3:
-        return f"{len(numbers)} of {numbers[0]}-{numbers[-1]}"
-    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
+    numbers = list(numbers)
+    text = ranges(numbers)
+    return text if text.count(",") < 3 else f"{len(numbers)} of {numbers[0]}-{numbers[-1]}"
 
 
 def _from_to(numbers: Range | None) -> str:
@@ -573,7 +553,17 @@ class Explanation(Report):
     warnings: tuple[str, ...]
 
     def sections(self) -> list[Section]:
-        return sections_of(self)
+        return [
+            Section("Warnings", self.warnings),
+            Section("" if not self.warnings else "Properties", Table((), _properties(self))),
+            Section("Pairs", _bands(self)),
+            Section("Position axes", _axes(self)),
+            Section("Angles", _angles(self)),
+            Section("Scores", _scores(self)),
+            Section("Inverse", _inverse(self)),
+            Section("Precision", _precision(self)),
+            Section("Config", f"Keys that were read: {', '.join(self.stated)}." if self.stated else ""),
+        ]
 
 
 def explain(rope: Embedding, context: int | None, trained_length: int | None) -> Explanation:

@@ -127,11 +127,16 @@ def longrope_factor(length: int, original: int) -> float:
     return sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0
 
 
+def require_truncated(rule: YarnScaling, target: str) -> None:
+    if not rule.truncate:
+        raise wrong_value(f"truncate must be True in {target}; got False")
+
+
 def require_rounded_ramp(rope: Any, rule: YarnScaling, target: str) -> None:
     """The ends of YaRN's ramp must not differ from whole pairs, to which the target rounds them."""
     rounded = replace(rule, truncate=True).frequencies(rope.base, rope.rotary_dim)
     if rounded != rule.frequencies(rope.base, rope.rotary_dim):
-        raise wrong_value(f"truncate must be True in {target}; got False")
+        require_truncated(rule, target)
 
 
 def mscales(rope: Embedding, rule: YarnScaling, target: str) -> dict[str, float]:

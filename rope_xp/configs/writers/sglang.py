@@ -20,6 +20,7 @@ from rope_xp.configs.writers.limits import (
     require_only,
     require_plain_softmax,
     require_text,
+    require_truncated,
     require_usual_softmax,
     unread,
     unsupported,
@@ -106,8 +107,7 @@ def _sglang_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values]:
 
 
 def _sglang_latent_yarn(rope: Embedding, rule: YarnScaling) -> Values:
-    if not rule.truncate:
-        raise wrong_value(f"truncate must be True in {SGLANG} with latent attention; got False")
+    require_truncated(rule, f"{SGLANG} with latent attention")
     return {**parameters(rule, *YARN), **mscales(rope, rule, SGLANG)}
 
 
