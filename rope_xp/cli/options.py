@@ -3,7 +3,7 @@
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -20,7 +20,7 @@ from rope_xp.errors import public
 from rope_xp.extension import LENGTHS, METHODS
 from rope_xp.layouts import LAYOUTS, Layout
 from rope_xp.reports import Report
-from rope_xp.types import Array
+from rope_xp.types import Array, Values
 
 ReportT = TypeVar("ReportT", bound=Report)
 # What `click.option` decorates: a function, or the command that another decorator has made of it.
@@ -119,6 +119,15 @@ class Place(TypedDict):
     seq_len: int | None
     layout: Layout | None
     flags: NotRequired[str | None]
+
+
+def placed(given: Mapping[str, Any]) -> tuple[Values, Values]:
+    """The values of `CONFIG` and `FLAGS` that were given, and those of other options."""
+    found: tuple[Values, Values] = {}, {}
+    for name, value in given.items():
+        if value is not None:
+            found[name not in Place.__annotations__][name] = value
+    return found
 
 
 # Array libraries, by the modules that make arrays.
