@@ -253,37 +253,43 @@ def _factor(rope: Embedding) -> str:
     )
 
 
-def sequences_of(rope: Embedding, context: int | None) -> tuple[str, bool]:
-    """For which lengths of sequences the frequencies are, in words, and whether a context is one; ("", True) if any."""
+class Sequences(NamedTuple):
+    """The lengths of sequences for which frequencies are, in tokens."""
+
+    least: int = 0
+    most: int | None = None  # None without a limit
+
+    def fit(self, length: int | None) -> bool:
+        return length is None or (self.least <= length and (self.most is None or length <= self.most))
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return f"more than {self.least - 1:,} tokens"
+        return f"{'' if self.least else 'at most '}{self.most:,} tokens"
+
+
+def sequences_of(rope: Embedding) -> Sequences:
     scaling = rope.scaling
     if isinstance(scaling, DynamicNTKScaling):
         unscaled = scaling.max_position_embeddings
         length = max(scaling.seq_len or 0, unscaled)
-        valid = f"{'' if length > unscaled else 'at most '}{length:,} tokens"
-        return valid, context is None or max(context, unscaled) == length
+        return Sequences(length if length > unscaled else 0, length)
     if isinstance(scaling, LongRopeScaling) and scaling.short_factor != scaling.long_factor:
         original = scaling.original_max_position_embeddings
-        valid = f"{'more than' if scaling.is_long else 'at most'} {original:,} tokens"
-        return valid, context is None or scaling.is_long == (context > original)
-    return "", True
-
-
-def longest_sequence_of(rope: Embedding) -> int | None:
-    """The longest sequence for which the frequencies are; None if its length does not matter, or has no limit."""
-    scaling = rope.scaling
-    if isinstance(scaling, DynamicNTKScaling):
-        return max(scaling.seq_len or 0, scaling.max_position_embeddings)
-    return None if sequences_of(rope, 2**53)[1] else scaling.original_max_position_embeddings
+        return Sequences(original + 1) if scaling.is_long else Sequences(0, original)
+    return Sequences()
 
 
 def _length_dependent(rope: Embedding, context: int | None) -> str:
     """A rule whose frequencies depend on the length of the sequence, so that cached keys become wrong."""
-    valid, fits = sequences_of(rope, context)
-    if not valid:
+    sequences = sequences_of(rope)
+    if sequences == Sequences():
         return ""
-    others = "" if fits else f" At {context:,} tokens, others apply: from_config(..., seq_len={context})."
+    others = (
+        "" if sequences.fit(context) else f" At {context:,} tokens, others apply: from_config(..., seq_len={context})."
+    )
     return (
-        f"The rule {rope.scaling.rope_type} depends on the length. These frequencies are for sequences of {valid}."
+        f"The rule {rope.scaling.rope_type} depends on the length. These frequencies are for sequences of {sequences}."
         f"{others} Keys that were cached at another length may have other frequencies, which do not fit. `rerotate` "
         "corrects them."
     )
