@@ -122,6 +122,15 @@ def base_and_rule(rope: Any, target: str) -> tuple[float, Scaling | None]:
     return rope.base, None if type(rule) is Scaling else rule
 
 
+def require_length_of_config(rule: DynamicNTKScaling, target: str) -> None:
+    """Dynamic NTK must be for the length that a program computes from the config, for all sequences."""
+    if rule.seq_len != rule.factor * rule.max_position_embeddings:
+        raise wrong_value(
+            f"seq_len of scaling must be factor * max_position_embeddings in {target}, which has the same frequencies "
+            f"for all lengths; got {rule.describe()}"
+        )
+
+
 def longrope_factor(length: int, original: int) -> float:
     """The attention factor of LongRoPE as programs compute it from the lengths."""
     return sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0

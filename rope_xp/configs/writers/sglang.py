@@ -17,6 +17,7 @@ from rope_xp.configs.writers.limits import (
     parameters,
     require_attention_factor,
     require_half,
+    require_length_of_config,
     require_only,
     require_plain_softmax,
     require_text,
@@ -88,11 +89,7 @@ def _sglang_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values]:
     if isinstance(rule, NTKScaling):
         return "ntk", {"alpha": rule.factor, "factor": 1.0}
     if isinstance(rule, DynamicNTKScaling):
-        if rule.seq_len != rule.factor * rule.max_position_embeddings:
-            raise wrong_value(
-                f"seq_len of scaling must be factor * max_position_embeddings in {SGLANG}, which has the same "
-                f"frequencies for all lengths; got {rule.describe()}"
-            )
+        require_length_of_config(rule, SGLANG)
         return "dynamic", {"factor": rule.factor}
     if isinstance(rule, YarnScaling):
         # The only key for the attention factor is a number by which that of the paper is multiplied.

@@ -11,6 +11,7 @@ from rope_xp.configs.writers.limits import (
     below,
     mscales,
     require_half,
+    require_length_of_config,
     require_text,
     require_usual_softmax,
 )
@@ -149,11 +150,7 @@ def _of_dynamic(rope: Embedding, rule: DynamicNTKScaling, reading: engines.Readi
             )
         length = max(rule.seq_len, trained)
         return block | {"max_trained_positions": trained}, {"max_position_embeddings": length}
-    if rule.seq_len != rule.factor * trained:
-        raise wrong_value(
-            f"seq_len of scaling must be factor * max_position_embeddings in this version of vLLM, which has "
-            f"the same frequencies for all lengths; got {rule.describe()}"
-        )
+    require_length_of_config(rule, "this version of vLLM")
     return block, {"max_position_embeddings": trained}
 
 
