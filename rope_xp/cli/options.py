@@ -17,7 +17,6 @@ from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
 from rope_xp.configs.writers import REFUSED, TARGETS
 from rope_xp.embedding import Rule
 from rope_xp.errors import public
-from rope_xp.extension import LENGTHS, METHODS
 from rope_xp.layouts import LAYOUTS, Layout
 from rope_xp.reports import Report
 from rope_xp.types import Array, Values
@@ -186,13 +185,10 @@ def _parameter(name: str) -> Option:
 
 
 RULES = get_args(Rule)
-RULE_PARAMETERS = tuple(
-    dict.fromkeys(each.name for rule in METHODS.values() for each in fields(rule.scaling) if each.name not in LENGTHS)
-)
-RULE = options(*map(_parameter, RULE_PARAMETERS))
+RULE = options(*map(_parameter, PARAMETERS))
 # Options that help texts list apart, by their titles.
 SECTIONS = {
-    "Parameters of rules": RULE_PARAMETERS,
+    "Parameters of rules": tuple(PARAMETERS),
     "Which embedding of the file": tuple(Place.__annotations__),
 }
 # Errors of the library begin with the name of a function. Others are mistakes of ours, and keep their traceback.
@@ -362,7 +358,7 @@ def in_options(message: str, command: click.Command) -> str:
     message = with_advice(message)
     if command.name == "extend":
         message = message.replace("rope-xp convert --to", flags["target"])
-    for name in {*(RULE_PARAMETERS if is_of_rule else ()), *ARGUMENTS.get(who, ())} & flags.keys():
+    for name in {*(PARAMETERS if is_of_rule else ()), *ARGUMENTS.get(who, ())} & flags.keys():
         message = _with_flag(message, name, flags[name], anywhere=is_of_rule or "_" in name)
     return message
 
