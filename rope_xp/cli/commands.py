@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from shutil import get_terminal_size
-from typing import Any, Unpack
+from typing import Unpack
 
 import click
 
@@ -129,7 +129,7 @@ def _shown(report: ReportT) -> ReportT:
     FLAGS,
     JSON,
 )
-def compare(a: str, b: str | None, as_json: bool, **given: Any) -> int:
+def compare(a: str, b: str | None, as_json: bool, **given: object) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
     A and B are files, or module:function. --layer, --part, --layout, --seq-len and --layer-type apply to files. --flags
@@ -199,7 +199,7 @@ def extend(
     architecture: str | None,
     engine_version: str | None,
     as_json: bool,
-    **given: Any,
+    **given: object,
 ) -> int:
     """Extend the context of a model. Without --rule, recommend one, and list what each does.
 

@@ -120,7 +120,7 @@ class Place(TypedDict):
     flags: NotRequired[str | None]
 
 
-def placed(given: Mapping[str, Any]) -> tuple[Values, Values]:
+def placed(given: Mapping[str, object]) -> tuple[Values, Values]:
     """The values of `CONFIG` and `FLAGS` that were given, and those of other options."""
     found: tuple[Values, Values] = {}, {}
     for name, value in given.items():
