@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill, indent, wrap
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import click
 
@@ -20,9 +20,11 @@ from rope_xp.reports import WIDTH, Lines, Report, Section
 OF_CHOSEN = "note: these are the settings of the chosen layers; other layers of the config differ"
 OF_FULL = "note: these settings are for layers with full attention; other layers differ, and stay as the file has them"
 OF_EACH = "note: each of these settings is for the layers that its key names"
-# The order in which people ask. Targets that are not listed come last.
-ORDER = ("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "gguf", "mlx", "lmdeploy", "axolotl")
-ORDER += ("lmstudio", "megatron", "meta")
+# All targets, in the order in which people ask.
+ORDER: tuple[Target, ...] = (
+    *("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "gguf", "mlx", "lmdeploy", "axolotl"),
+    *("lmstudio", "megatron", "meta"),
+)
 
 
 class Settings(NamedTuple):
@@ -114,7 +116,7 @@ def _folded(value: object, width: int) -> str:
 def page(groups: Sequence[Group], writing: Options) -> Page:
     versions = _versions(writing.engine_version)
     entries = []
-    for target in sorted(get_args(Target), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
+    for target in ORDER:
         writer = TARGETS[target]
         own = Options(
             writing.architecture if writer.takes_architecture else None,

@@ -398,4 +398,4 @@ def test_words_that_are_too_long_stay_whole():
 
 
 def test_every_program_has_a_place_in_the_page():
-    assert set(ORDER) >= set(TARGETS)
+    assert sorted(ORDER) == sorted(TARGETS)
