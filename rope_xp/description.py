@@ -19,7 +19,8 @@ NAME_WIDTH = 18
 def describe(rope: Embedding, x: Array | None) -> str:
     kernel = _kernel(rope, x)
     rows = {**properties(rope), "phase": f"{rope.phase} ({PHASES[rope.phase]})", "kernel": kernel}
-    lines = [*rows.items(), *rope._provenance.lines(rows)]
+    remarks = [("remark", remark) for remark in rope._provenance.remarks]
+    lines = [*rows.items(), *rope._provenance.others(rows), *remarks]
     indent = " " * NAME_WIDTH
     return "\n".join(fill(f"{name:<{NAME_WIDTH}}{value}", WIDTH, subsequent_indent=indent) for name, value in lines)
 

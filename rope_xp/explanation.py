@@ -253,37 +253,43 @@ def _factor(rope: Embedding) -> str:
     )
 
 
-def sequences_of(rope: Embedding, context: int | None) -> tuple[str, bool]:
-    """For which lengths of sequences the frequencies are, in words, and whether a context is one; ("", True) if any."""
+class Sequences(NamedTuple):
+    """The lengths of sequences for which frequencies are, in tokens."""
+
+    least: int = 0
+    most: int | None = None  # None without a limit
+
+    def fit(self, length: int | None) -> bool:
+        return length is None or (self.least <= length and (self.most is None or length <= self.most))
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return f"more than {self.least - 1:,} tokens"
+        return f"{'' if self.least else 'at most '}{self.most:,} tokens"
+
+
+def sequences_of(rope: Embedding) -> Sequences:
     scaling = rope.scaling
     if isinstance(scaling, DynamicNTKScaling):
         unscaled = scaling.max_position_embeddings
         length = max(scaling.seq_len or 0, unscaled)
-        valid = f"{'' if length > unscaled else 'at most '}{length:,} tokens"
-        return valid, context is None or max(context, unscaled) == length
+        return Sequences(length if length > unscaled else 0, length)
     if isinstance(scaling, LongRopeScaling) and scaling.short_factor != scaling.long_factor:
         original = scaling.original_max_position_embeddings
-        valid = f"{'more than' if scaling.is_long else 'at most'} {original:,} tokens"
-        return valid, context is None or scaling.is_long == (context > original)
-    return "", True
-
-
-def longest_sequence_of(rope: Embedding) -> int | None:
-    """The longest sequence for which the frequencies are; None if its length does not matter, or has no limit."""
-    scaling = rope.scaling
-    if isinstance(scaling, DynamicNTKScaling):
-        return max(scaling.seq_len or 0, scaling.max_position_embeddings)
-    return None if sequences_of(rope, 2**53)[1] else scaling.original_max_position_embeddings
+        return Sequences(original + 1) if scaling.is_long else Sequences(0, original)
+    return Sequences()
 
 
 def _length_dependent(rope: Embedding, context: int | None) -> str:
     """A rule whose frequencies depend on the length of the sequence, so that cached keys become wrong."""
-    valid, fits = sequences_of(rope, context)
-    if not valid:
+    sequences = sequences_of(rope)
+    if sequences == Sequences():
         return ""
-    others = "" if fits else f" At {context:,} tokens, others apply: from_config(..., seq_len={context})."
+    others = (
+        "" if sequences.fit(context) else f" At {context:,} tokens, others apply: from_config(..., seq_len={context})."
+    )
     return (
-        f"The rule {rope.scaling.rope_type} depends on the length. These frequencies are for sequences of {valid}."
+        f"The rule {rope.scaling.rope_type} depends on the length. These frequencies are for sequences of {sequences}."
         f"{others} Keys that were cached at another length may have other frequencies, which do not fit. `rerotate` "
         "corrects them."
     )
@@ -318,20 +324,6 @@ def xpos_reach(rope: Embedding) -> int | None:
     """How far from the centre the scales of xpos fit in float32, in tokens; None without xpos."""
     fastest = max((abs(rate) for rate in rope._scale.rates), default=0.0)
     return floor(np.log(FLOAT32.max) / fastest) if fastest else None
-
-
-def sections_of(it: "Explanation") -> list[Section]:
-    return [
-        Section("Warnings", it.warnings),
-        Section("" if not it.warnings else "Properties", Table((), _properties(it))),
-        Section("Pairs", _bands(it)),
-        Section("Position axes", _axes(it)),
-        Section("Angles", _angles(it)),
-        Section("Scores", _scores(it)),
-        Section("Inverse", _inverse(it)),
-        Section("Precision", _precision(it)),
-        Section("Config", f"Keys that were read: {', '.join(it.stated)}." if it.stated else ""),
-    ]
 
 
 def _properties(it: "Explanation") -> list[tuple[str, str]]:
@@ -470,15 +462,9 @@ def _tokens(length: int | None) -> str:
 
 def _ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as ranges. More than three ranges are shown as one, with their count."""
-    numbers, ranges = list(numbers), []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    if len(ranges) > 3:
-        return f"{len(numbers)} of {numbers[0]}-{numbers[-1]}"
-    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
+    numbers = list(numbers)
+    text = ranges(numbers)
+    return text if text.count(",") < 3 else f"{len(numbers)} of {numbers[0]}-{numbers[-1]}"
 
 
 def _from_to(numbers: Range | None) -> str:
@@ -573,7 +559,17 @@ class Explanation(Report):
     warnings: tuple[str, ...]
 
     def sections(self) -> list[Section]:
-        return sections_of(self)
+        return [
+            Section("Warnings", self.warnings),
+            Section("" if not self.warnings else "Properties", Table((), _properties(self))),
+            Section("Pairs", _bands(self)),
+            Section("Position axes", _axes(self)),
+            Section("Angles", _angles(self)),
+            Section("Scores", _scores(self)),
+            Section("Inverse", _inverse(self)),
+            Section("Precision", _precision(self)),
+            Section("Config", f"Keys that were read: {', '.join(self.stated)}." if self.stated else ""),
+        ]
 
 
 def explain(rope: Embedding, context: int | None, trained_length: int | None) -> Explanation:

@@ -1,14 +1,14 @@
 """`extend`: an embedding for longer sequences by a scaling rule, and a report of the rules to choose from."""
 
-import warnings
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass, fields, replace
 from math import pi
 from typing import Any, NamedTuple, TypeGuard
 
 from rope_xp.arrays import checks
-from rope_xp.configs.writers import TARGETS, Options, config_for
+from rope_xp.configs.writers import TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.explanation import ScaledPair
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -407,7 +407,8 @@ def _recommendation(rope: Embedding, choices: tuple[Choice, ...]) -> Recommendat
     model_type = rope._provenance.model_type
     by_engine = {each.engine: name for name, each in reversed(TARGETS.items()) if each.engine}.values()
     of_gguf = [name for name, each in TARGETS.items() if each.takes_architecture]
-    engines = _written(found, by_engine if model_type else of_gguf if rope._provenance.architecture else ())
+    known = by_engine if model_type else of_gguf if rope._provenance.architecture else ()
+    engines = tuple(name for name in TARGETS if name in known and is_written(found, name, may_be_unknown=False))
     return Recommendation(rule, changed, factor, METHODS[rule].fine_tuning, engines, model_type)
 
 
@@ -418,20 +419,6 @@ def _of_short_texts(rope: Embedding) -> list[float]:
     return rope._frequencies.sizes()
 
 
-def _written(rope: Embedding, targets: Iterable[str]) -> tuple[str, ...]:
-    """Those of some targets for which the tables of engines say that an embedding can be written."""
-    found = []
-    for target in targets:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # what an engine does is not known
-            try:
-                config_for(rope, target, Options())
-            except (ValueError, UserWarning):
-                continue
-        found.append(target)
-    return tuple(name for name in TARGETS if name in found)
-
-
 def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:
     texts = METHODS[rule][1:]
     try:
@@ -439,10 +426,11 @@ def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list
     except ValueError as error:
         return Choice(rule, *texts, refusal=str(error).partition(": ")[2])
     scaled = result._frequencies.sizes()
-    divisors = [w / v for w, v in zip(frequencies, scaled) if w]  # no rule of METHODS stops a pair
-    kept = sum(abs(divisor - 1.0) < 1e-9 for divisor in divisors)
-    interpolated = sum(divisor > to / trained * (1.0 - 1e-9) for divisor in divisors)
+    pairs = [ScaledPair(number, after, before) for number, (after, before) in enumerate(zip(scaled, frequencies))]
+    # No rule of METHODS stops a pair.
+    divisors = [pair.divisor for pair in pairs if pair.divisor is not None]
+    treated = Counter(pair.treatment(to / trained) for pair in pairs)
     new_angles = sum(0.0 < trained * w < min(2 * pi, to * v * (1.0 - 1e-9)) for w, v in zip(frequencies, scaled))
-    counts = kept, len(divisors) - kept - interpolated, interpolated
+    counts = treated["kept"], treated["blended"], treated["interpolated"]
     numbers = (*counts, min(divisors), max(divisors), new_angles, result.attention_factor)
     return Choice(rule, *texts, result, *numbers)

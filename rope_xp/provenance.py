@@ -66,9 +66,6 @@ class Provenance:
         }
         return [(name, text) for name, text in found.items() if text]
 
-    def lines(self, rows: Container[str]) -> list[tuple[str, str]]:
-        return [*self.others(rows), *(("remark", remark) for remark in self.remarks)]
-
 
 def with_provenance(rope: Rope, provenance: Provenance) -> Rope:
     """A copy of a `RotaryEmbedding` that records where its values come from."""

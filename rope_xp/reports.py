@@ -18,9 +18,13 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
+class Lines(NamedTuple):
+    text: str  # whose lines stay as they are
+
+
 class Section(NamedTuple):
     title: str  # may be empty
-    body: str | Table | Sequence[str]  # a paragraph, a table, or a list of sentences
+    body: str | Lines | Table | Sequence[str]  # a paragraph, lines, a table, or a list of sentences
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ def _as_lines(section: Section, width: int, title: Callable[[str], str]) -> str:
     body = section.body
     if isinstance(body, str):
         lines = wrap(body, width)
+    elif isinstance(body, Lines):
+        lines = [body.text]
     elif isinstance(body, Table):
         lines = _table_lines(body, width)
     else:
@@ -119,6 +125,8 @@ def _as_markdown(section: Section) -> str:
     title, body = section
     if isinstance(body, str):
         text = body
+    elif isinstance(body, Lines):
+        text = f"```\n{body.text}\n```"
     elif isinstance(body, Table):
         header = body.header or ("",) * len(body.rows[0])
         rows = [header, ["---"] * len(header), *body.rows]

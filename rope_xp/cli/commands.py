@@ -36,6 +36,7 @@ from rope_xp.cli.options import (
     is_function,
     no_embedding,
     options,
+    placed,
     report_in_options,
     require_one_stdin,
 )
@@ -46,7 +47,6 @@ from rope_xp.embedding import RotaryEmbedding, Rule
 from rope_xp.explanation import Explained, LayersExplained
 from rope_xp.extension import replaced_scaling
 from rope_xp.frequencies import NTKScaling
-from rope_xp.layouts import Layout
 from rope_xp.reports import WIDTH, Report, as_text
 from rope_xp.types import Array
 
@@ -129,18 +129,7 @@ def _shown(report: ReportT) -> ReportT:
     FLAGS,
     JSON,
 )
-def compare(
-    a: str,
-    b: str | None,
-    context: int | None,
-    tolerance: float | None,
-    head_dim: int | None,
-    shape: str | None,
-    like: Array | None,
-    positions_ignored: bool,
-    as_json: bool,
-    **place: Unpack[Place],
-) -> int:
+def compare(a: str, b: str | None, as_json: bool, **given: object) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
     A and B are files, or module:function. --layer, --part, --layout, --seq-len and --layer-type apply to files. --flags
@@ -154,27 +143,18 @@ def compare(
     Example: rope-xp compare config.json --flags "--rope-scale 2"
     """
     require_one_stdin((a, b or ""))
-    given = {name: value for name, value in place.items() if value is not None}
+    place, calls = placed(given)
     values = [function(each) if is_function(each) else config(each) for each in (a, b) if each]
     if b is None:
-        if "flags" not in given or callable(values[0]):
+        if "flags" not in place or callable(values[0]):
             raise click.UsageError("B must be given, or --flags with a file A; got A alone")
         values *= 2
-    if given and all(map(callable, values)):
+    if place and all(map(callable, values)):
         flags = flags_of(click.get_current_context().command)
-        raise click.UsageError(f"one of the two must be a file with {flags[next(iter(given))]}; got two functions")
+        raise click.UsageError(f"one of the two must be a file with {flags[next(iter(place))]}; got two functions")
     # What `from_config` says of a path names it.
     with about("-", "from_config: "):
-        report = rope_xp.compare(
-            *values,
-            head_dim=head_dim,
-            context=context,
-            tolerance=tolerance,
-            shape=shape,
-            like=like,
-            options=given,
-            positions_ignored=positions_ignored,
-        )
+        report = rope_xp.compare(*values, options=place, **calls)
     show(_shown(report), as_json)
     return 0 if report.same else 1 if report.comparable else 2
 
@@ -219,12 +199,7 @@ def extend(
     architecture: str | None,
     engine_version: str | None,
     as_json: bool,
-    layer: int | None,
-    layer_type: str | None,
-    part: str | None,
-    seq_len: int | None,
-    layout: Layout | None,
-    **parameters: object,
+    **given: object,
 ) -> int:
     """Extend the context of a model. Without --rule, recommend one, and list what each does.
 
@@ -236,11 +211,9 @@ def extend(
     Example: rope-xp extend config.json --to 128k --rule yarn --for vllm
     Example: rope-xp extend config.json --to 128k --rule yarn --beta-fast 16
     """
-    parameters = {name: value for name, value in parameters.items() if value is not None}
+    place, parameters = placed(given)
     with about(file):
-        rope = rope_xp.from_config(
-            config(file), layer=layer, layer_type=layer_type, part=part, seq_len=seq_len, layout=layout
-        )
+        rope = rope_xp.from_config(config(file), **place)
         if rope is None:
             raise no_embedding(file)
         if rule is None:
@@ -254,7 +227,7 @@ def extend(
             _note(f"warning: {replaced}")
         if target is None:
             return show(_shown(extended.explain(to)), as_json)
-        found = settings.of_rope(extended, target, Options(architecture, engine_version), to)
+        found = settings.of_rope(extended, target, Options(architecture, engine_version, to))
     _note_what_is_left(rule, target, to, extended, found.text())
     return _print(found)
 

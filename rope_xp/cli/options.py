@@ -3,7 +3,7 @@
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -17,10 +17,9 @@ from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
 from rope_xp.configs.writers import REFUSED, TARGETS
 from rope_xp.embedding import Rule
 from rope_xp.errors import public
-from rope_xp.extension import LENGTHS, METHODS
 from rope_xp.layouts import LAYOUTS, Layout
 from rope_xp.reports import Report
-from rope_xp.types import Array
+from rope_xp.types import Array, Values
 
 ReportT = TypeVar("ReportT", bound=Report)
 # What `click.option` decorates: a function, or the command that another decorator has made of it.
@@ -121,6 +120,15 @@ class Place(TypedDict):
     flags: NotRequired[str | None]
 
 
+def placed(given: Mapping[str, object]) -> tuple[Values, Values]:
+    """The values of `CONFIG` and `FLAGS` that were given, and those of other options."""
+    found: tuple[Values, Values] = {}, {}
+    for name, value in given.items():
+        if value is not None:
+            found[name not in Place.__annotations__][name] = value
+    return found
+
+
 # Array libraries, by the modules that make arrays.
 LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "cupy": "cupy", "mlx": "mlx.core"}
 
@@ -177,13 +185,10 @@ def _parameter(name: str) -> Option:
 
 
 RULES = get_args(Rule)
-RULE_PARAMETERS = tuple(
-    dict.fromkeys(each.name for rule in METHODS.values() for each in fields(rule.scaling) if each.name not in LENGTHS)
-)
-RULE = options(*map(_parameter, RULE_PARAMETERS))
+RULE = options(*map(_parameter, PARAMETERS))
 # Options that help texts list apart, by their titles.
 SECTIONS = {
-    "Parameters of rules": RULE_PARAMETERS,
+    "Parameters of rules": tuple(PARAMETERS),
     "Which embedding of the file": tuple(Place.__annotations__),
 }
 # Errors of the library begin with the name of a function. Others are mistakes of ours, and keep their traceback.
@@ -353,7 +358,7 @@ def in_options(message: str, command: click.Command) -> str:
     message = with_advice(message)
     if command.name == "extend":
         message = message.replace("rope-xp convert --to", flags["target"])
-    for name in {*(RULE_PARAMETERS if is_of_rule else ()), *ARGUMENTS.get(who, ())} & flags.keys():
+    for name in {*(PARAMETERS if is_of_rule else ()), *ARGUMENTS.get(who, ())} & flags.keys():
         message = _with_flag(message, name, flags[name], anywhere=is_of_rule or "_" in name)
     return message
 

@@ -5,24 +5,26 @@ import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import indent, wrap
-from typing import Any, NamedTuple, get_args
+from textwrap import fill, indent, wrap
+from typing import Any, NamedTuple
 
 import click
 
 from rope_xp.cli.options import in_options, with_advice
 from rope_xp.configs.every_layer import Group
-from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target, Written, config_for_layers, with_length
+from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target, Written, config_for, config_for_layers
 from rope_xp.errors import public
-from rope_xp.reports import WIDTH, Report, Section
+from rope_xp.reports import WIDTH, Lines, Report, Section
 
 # Notes on layers that differ.
 OF_CHOSEN = "note: these are the settings of the chosen layers; other layers of the config differ"
 OF_FULL = "note: these settings are for layers with full attention; other layers differ, and stay as the file has them"
 OF_EACH = "note: each of these settings is for the layers that its key names"
-# The order in which people ask. Targets that are not listed come last.
-ORDER = ("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "gguf", "mlx", "lmdeploy", "axolotl")
-ORDER += ("lmstudio", "megatron", "meta")
+# All targets, in the order in which people ask.
+ORDER: tuple[Target, ...] = (
+    *("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "gguf", "mlx", "lmdeploy", "axolotl"),
+    *("lmstudio", "megatron", "meta"),
+)
 
 
 class Settings(NamedTuple):
@@ -35,12 +37,8 @@ class Settings(NamedTuple):
         return json.dumps(self.values, indent=2) if isinstance(self.values, Mapping) else shlex.join(self.values)
 
 
-def of_rope(rope: Any, target: Target, writing: Options, length: int | None = None) -> Settings:
-    def written() -> Written:
-        values: Written = rope.to_config(target, **writing._asdict())
-        return values if length is None else with_length(target, values, length, rope, writing)
-
-    found = _with_notes(written)
+def of_rope(rope: Any, target: Target, writing: Options) -> Settings:
+    found = _with_notes(lambda: config_for(rope, target, writing))
     if not rope._provenance.layer_type:
         return found
     return found._replace(notes=(*found.notes, OF_CHOSEN))
@@ -86,26 +84,11 @@ class Page(Report):
         found = []
         for each in self.targets:
             title = f"== {each.target}: {'none' if each.refused else each.result} =="
-            text = each.refused or _pasted(each.settings or {})
-            found.append(Section(title, text if each.refused else _Lines(text)))
-            found += [Section("", each.notes)] if each.notes else []
+            text = Lines(indent(_pasted(each.settings or {}), "  "))
+            found.append(Section(title, each.refused or text))
+            notes = Lines("\n".join(fill(f"({note})", WIDTH) for note in each.notes))
+            found += [Section("", notes)] if each.notes else []
         return found
-
-    def __str__(self) -> str:
-        return "\n\n".join(
-            "\n".join([section.title, *_lines(section.body)]) if section.title else "\n".join(_lines(section.body))
-            for section in self.sections()
-        )
-
-
-class _Lines(str):
-    """A text whose lines stay as they are."""
-
-
-def _lines(body: Any) -> list[str]:
-    if isinstance(body, _Lines):
-        return [indent(body, "  ")]
-    return wrap(body, WIDTH) if isinstance(body, str) else [line for each in body for line in wrap(f"({each})", WIDTH)]
 
 
 def _pasted(settings: Written) -> str:
@@ -133,7 +116,7 @@ def _folded(value: object, width: int) -> str:
 def page(groups: Sequence[Group], writing: Options) -> Page:
     versions = _versions(writing.engine_version)
     entries = []
-    for target in sorted(get_args(Target), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
+    for target in ORDER:
         writer = TARGETS[target]
         own = Options(
             writing.architecture if writer.takes_architecture else None,

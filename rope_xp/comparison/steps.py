@@ -29,7 +29,7 @@ from rope_xp.configs.keys import LENGTH
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, PERMUTED
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import longest_sequence_of, sequences_of
+from rope_xp.explanation import Sequences, sequences_of
 from rope_xp.identification.behaviour import Behaviour, directions_of
 from rope_xp.identification.precision import COARSE, COARSE_BITS
 from rope_xp.identification.probe import SEARCHED_INDEX, Function, Probe
@@ -195,7 +195,7 @@ def _as_converted(subject: Subject, other: Subject) -> Subject:
 
 def _at_length(subject: Subject, length: int, have_all: bool) -> Subject:
     """A config that is read for sequences of a length; one of two values, for them; an error if it has others."""
-    if (rope := subject.rope) is None or sequences_of(rope, length)[1]:
+    if (rope := subject.rope) is None or sequences_of(rope).fit(length):
         return subject
     scaling, label = rope.scaling, subject.label
     if scaling.seq_len is not None or subject.arguments.get("seq_len") is not None:
@@ -205,7 +205,7 @@ def _at_length(subject: Subject, length: int, have_all: bool) -> Subject:
     if not have_all:
         raise wrong_value(
             f"the frequencies of {label} must be for sequences of {length} tokens, the context; got those for "
-            f"{sequences_of(rope, length)[0]}: give {label} for that length, as from_config(..., seq_len={length}) does"
+            f"{sequences_of(rope)}: give {label} for that length, as from_config(..., seq_len={length}) does"
         )
     rope = with_provenance(rope.replace(scaling=replace(scaling, seq_len=length)), rope._provenance)
     return subject._replace(name=short_repr(rope), rope=rope)
@@ -213,12 +213,12 @@ def _at_length(subject: Subject, length: int, have_all: bool) -> Subject:
 
 def _of_lengths(name: str, subject: Subject, context: int, have_all: bool) -> str:
     """For which sequences the frequencies of a value are, if these are not those of the context, or end with it."""
-    valid, fits = ("", True) if subject.rope is None else sequences_of(subject.rope, context)
-    ends = subject.rope is not None and longest_sequence_of(subject.rope) == context and not have_all
+    sequences = Sequences() if subject.rope is None else sequences_of(subject.rope)
+    fits, ends = sequences.fit(context), sequences.most == context and not have_all
     if fits and not ends:
         return ""
     others = "its rule has others for longer ones" if fits else f"at {context:,} tokens, its rule has others"
-    return f"The frequencies of {name} are for sequences of {valid}; {others}."
+    return f"The frequencies of {name} are for sequences of {sequences}; {others}."
 
 
 def _probe(fn: Function, reference: Embedding | None, head_dim: int, call: Values) -> Probe:
@@ -244,7 +244,7 @@ def _context(both: list[Subject], have_all: bool) -> int:
     ropes = [each.rope for each in both if each.rope is not None]
     known = [length for rope in ropes for length in lengths_of(rope) if length]
     if not have_all:
-        return min([max(known, default=CONTEXT), *filter(None, map(longest_sequence_of, ropes))])
+        return min([max(known, default=CONTEXT), *filter(None, (sequences_of(rope).most for rope in ropes))])
     open_rules = [each.scaling for each in ropes if getattr(each.scaling, "seq_len", 0) is None]
     known += [int(each.factor * trained) for each in open_rules if (trained := getattr(each, LENGTH, None))]
     return min(max(known, default=CONTEXT), LONGEST_CONTEXT)

@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -16,9 +17,9 @@ from configs import ROWS, recorded
 import rope_xp
 from rope_xp import RotaryEmbedding, frequencies, plot
 from rope_xp.cli.commands import app
-from rope_xp.cli.options import PARAMETERS, RULE_PARAMETERS, RULES, in_options
+from rope_xp.cli.options import PARAMETERS, RULES, in_options
 from rope_xp.configs.readers.command_line import KNOWN
-from rope_xp.extension import METHODS
+from rope_xp.extension import LENGTHS, METHODS
 
 PACKAGE = Path(rope_xp.__file__).parent
 # Modules whose errors no command can reach: those about arrays, modules of frameworks, and the command itself.
@@ -87,7 +88,7 @@ TEXTS = {
 def arguments_of(function, command):
     """The arguments that a command can set. A class has those that a config states, except in `extend`."""
     if isinstance(function, type):
-        return RULE_PARAMETERS if command == "extend" and function is not RotaryEmbedding else ()
+        return tuple(PARAMETERS) if command == "extend" and function is not RotaryEmbedding else ()
     given = {"self", "config", "options"}
     if function is rope_xp.identify:
         given |= {"seq_len"}  # another length than that of configs, which `compare` chooses
@@ -142,8 +143,9 @@ def test_errors_in_options(row):
 
 def test_every_parameter_of_a_rule_is_an_option_of_extend():
     names = {each.name for each in app.commands["extend"].params}
-    assert {*RULE_PARAMETERS} == {*PARAMETERS} and names.issuperset(RULE_PARAMETERS)
-    assert {"beta_fast", "long_factor", "low_freq_factor"} <= {*RULE_PARAMETERS}
+    of_rules = {each.name for method in METHODS.values() for each in fields(method.scaling)} - {*LENGTHS}
+    assert of_rules == {*PARAMETERS} and names.issuperset(PARAMETERS)
+    assert {"beta_fast", "long_factor", "low_freq_factor"} <= of_rules
     assert [*METHODS] == [*RULES]
 
 

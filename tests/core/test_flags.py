@@ -25,7 +25,7 @@ from rope_xp import (
     from_config,
 )
 from rope_xp.configs.readers.command_line import HARMLESS, KNOWN
-from rope_xp.configs.writers import Options, with_length
+from rope_xp.configs.writers import Options, config_for
 from rope_xp.provenance import with_provenance
 
 LLAMA = dict(
@@ -177,5 +177,5 @@ def test_sglang_reads_flat_composites_outside_their_text_config():
         assert found.base == from_config(CONFIGS[name]).base
         assert "does not read text_config of the flags" in found._provenance.remarks[0]
         longer = from_config(CONFIGS[name]).extend(to=2**20, rule="yarn")
-        keys = json.loads(with_length("sglang", longer.to_config("sglang"), 2**20, longer, Options())[-1])
+        keys = json.loads(config_for(longer, "sglang", Options(length=2**20))[-1])
         assert keys["text_config"] == {"max_position_embeddings": 2**20}  # the server's limit is in it

@@ -29,7 +29,7 @@ from rope_xp import (
 from rope_xp.configs import writers
 from rope_xp.configs.engines import table
 from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.writers import TARGETS, Options, with_length
+from rope_xp.configs.writers import TARGETS, Options, config_for
 from rope_xp.configs.writers.gguf_architectures import (
     ARCHITECTURE_OF,
     FREQS,
@@ -378,7 +378,7 @@ def test_what_is_written_for_a_length():
     for row in ROWS["written for a length"]:
         rope = value_of(row["rope"]) if "rope" in row else from_config(row["config"])
         target, arguments = row["target"], row.get("arguments", {})
-        found = with_length(target, rope.to_config(target, **arguments), row["length"], rope, Options(**arguments))
+        found = config_for(rope, target, Options(**arguments, length=row["length"]))
         if isinstance(found, list):
             found = [json.loads(each) if each.startswith("{") else each for each in found]
         assert with_12_digits(json.dumps(found)) == with_12_digits(json.dumps(row["written"])), row
@@ -448,8 +448,12 @@ def test_what_a_file_divides_by_is_not_overridden():
             if target == "llama.cpp" or not isinstance(each.scaling, YarnScaling):
                 with pytest.raises(
                     ValueError, match=f"not be replaced by {what} if the GGUF file has {tensors}, by which"
-                ):
+                ) as raised:
                     each.to_config(target)
+                # transformers has no rule but LongRoPE for Phi-3.
+                anew = each.scaling is None or each not in phi
+                assert ('see to_config("transformers"), and convert the checkpoint anew' in str(raised.value)) == anew
+                assert str(raised.value).endswith('see to_config("gguf")')
     paired = rope.replace(layout=INTERLEAVED, scaling=linear).to_config("gguf")
     assert FREQS not in paired and paired["llama.rope.scaling.factor"] == 2.0
 

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 from configs import CONFIGS, GOLDENS
-from server_cases import LENGTH, ORIGINAL, Server, is_equal
+from server_cases import LENGTH, ORIGINAL, Server, is_equal, part_with_block
 
 from rope_xp import DynamicNTKScaling, LongRopeScaling, from_config
 from rope_xp.configs import engines
-from rope_xp.configs.writers.limits import part_with_block
 
 if importlib.util.find_spec("lmdeploy") is None:
     raise pytest.UsageError(

@@ -31,6 +31,12 @@ ULP = 2.0**-23
 AT = {"original_max_position_embeddings": ORIGINAL}
 
 
+def part_with_block(keys):
+    while "rope_parameters" not in keys:
+        (keys,) = keys.values()
+    return keys
+
+
 def rules(pairs):
     """A scaling rule of each kind, for heads with this number of pairs."""
     short, long = (tuple(start + index / pairs for index in range(pairs)) for start in (1.0, 2.0))

@@ -1,11 +1,12 @@
 """Write an embedding for other programs: one module for each kind of target."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rope_xp.arrays import checks
-from rope_xp.errors import wrong_value
+from rope_xp.errors import public, wrong_value
 from rope_xp.types import Config, Embedding, Values
 
 # Targets of which keys are written, and those of which arguments of a command line are.
@@ -24,9 +25,6 @@ class Writer(NamedTuple):
     result: str  # what the function returns, in words
     engine: str = ""  # whose tables (`rope_xp/configs/engines`) it reads, and whose version may be given
     takes_architecture: bool = False  # of a GGUF file
-    # The function that adds a length to settings: it is called with them, the length, the embedding and `Options`.
-    # Empty if the settings need nothing for a length.
-    length: str = ""
     # The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
     # others stay as the file has them; or "each", those of the embedding: a config has a block for each type of layers.
     layers: str = "all"
@@ -40,6 +38,7 @@ class Options(NamedTuple):
 
     architecture: str | None = None
     engine_version: str | None = None
+    length: int | None = None  # of sequences that the program must accept, in tokens
 
 
 TARGETS = {
@@ -51,7 +50,6 @@ TARGETS = {
         "vllm.vllm_flags",
         "arguments of a command line",
         engine="vllm",
-        length="vllm.with_length",
         layers="each",
         of_types="vllm.flags_of_types",
     ),
@@ -60,32 +58,16 @@ TARGETS = {
         "arguments of a command line",
         engine="llama.cpp",
         takes_architecture=True,
-        length="llama_cpp.with_length",
         layers="full_attention",
     ),
-    "gguf": Writer(
-        "llama_cpp.gguf_metadata",
-        "metadata of a file",
-        engine="llama.cpp",
-        takes_architecture=True,
-        length="llama_cpp.with_context_length",
-    ),
-    "lmstudio": Writer(
-        "llama_cpp.lmstudio_keys",
-        "keys of a load config",
-        length="llama_cpp.lmstudio_with_length",
-        layers="full_attention",
-    ),
+    "gguf": Writer("llama_cpp.gguf_metadata", "metadata of a file", engine="llama.cpp", takes_architecture=True),
+    "lmstudio": Writer("llama_cpp.lmstudio_keys", "keys of a load config", layers="full_attention"),
     "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm", layers="each"),
     "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
     "axolotl": Writer("transformers.axolotl_keys", "a key of its YAML file"),
     "meta": Writer("meta.meta_keys", "keys of a params.json"),
-    "sglang": Writer(
-        "sglang.sglang_flags", "arguments of a command line", engine="sglang", length="sglang.sglang_with_length"
-    ),
-    "lmdeploy": Writer(
-        "sglang.lmdeploy_flags", "arguments of a command line", engine="lmdeploy", length="sglang.lmdeploy_with_length"
-    ),
+    "sglang": Writer("sglang.sglang_flags", "arguments of a command line", engine="sglang"),
+    "lmdeploy": Writer("sglang.lmdeploy_flags", "arguments of a command line", engine="lmdeploy"),
 }
 # Programs for which nothing can be written, and why.
 REFUSED = {
@@ -100,6 +82,18 @@ REFUSED = {
 }
 
 
+def is_written(rope: Embedding, target: str, may_be_unknown: bool) -> bool:
+    """Whether a target has settings for an embedding, and, unless that may be unknown, its program reads them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if may_be_unknown else "error", UserWarning)
+        try:
+            config_for(rope, target, Options())
+        except (ValueError, UserWarning):
+            return False
+    return True
+
+
+@public("RotaryEmbedding.to_config")
 def config_for(rope: Embedding, target: str, options: Options) -> Written:
     if isinstance(target, str) and target in REFUSED:
         raise wrong_value(f"target must be a program with settings for rotation; got {target!r}: {REFUSED[target]}")
@@ -109,9 +103,10 @@ def config_for(rope: Embedding, target: str, options: Options) -> Written:
         "architecture": [name for name, each in TARGETS.items() if each.takes_architecture],
         "engine_version": [name for name, each in TARGETS.items() if each.engine],
     }
-    for name, value in options._asdict().items():
-        if value is not None and target not in targets_with[name]:
-            names = " and ".join(f'"{each}"' for each in targets_with[name])
+    for name, targets in targets_with.items():
+        value = getattr(options, name)
+        if value is not None and target not in targets:
+            names = " and ".join(f'"{each}"' for each in targets)
             raise wrong_value(f"{name} must be given only for {names}; got {value!r}")
     require_layers(rope, target, writer.layers)
     return _function(writer.function)(rope, options)
@@ -138,8 +133,8 @@ def config_for_layers(ropes: Mapping[str, Embedding], target: Target, options: O
     if writer.of_types:
         return _function(writer.of_types)(ropes, options)
     if writer.layers in ropes:  # the others stay as the file has them
-        return ropes[writer.layers].to_config(target, **options._asdict())
-    found: dict[str, Values] = {name: rope.to_config(target, **options._asdict()) for name, rope in ropes.items()}
+        return config_for(ropes[writer.layers], target, options)
+    found: dict[str, Any] = {name: config_for(rope, target, options) for name, rope in ropes.items()}
     return found if target == "transformers" or not by_type else joined_keys(target, found)
 
 
@@ -157,12 +152,6 @@ def joined_keys(target: str, found: Mapping[str, Config]) -> Values:
                     "beside another one"
                 )
     return joined
-
-
-def with_length(target: Target, settings: Written, length: int, rope: Embedding, options: Options) -> Written:
-    """What `to_config` returns, and the arguments by which an engine accepts sequences of this length."""
-    writer = TARGETS[target]
-    return _function(writer.length)(settings, length, rope, options) if writer.length else settings
 
 
 def _function(place: str) -> Callable[..., Written]:

@@ -104,74 +104,45 @@ LAYERS = {
 # Architectures whose layers differ in other ways.
 UNKNOWN_LAYERS = ("exaone-moe", "mimo2", "plamo3", "smallthinker", "step35")
 
-# The architecture that the converter of llama.cpp gives a family, if all layers have the same frequencies.
-ARCHITECTURE_OF = {
-    family: name
-    for name, families in {
-        "apertus": "apertus",
-        "arcee": "arcee",
-        "baichuan": "baichuan",
-        "bailingmoe2": "bailing_moe_v2",
-        "bitnet": "bitnet",
-        "chatglm": "chatglm",
-        "cohere2": "cohere2",
-        "command-r": "cohere",
-        "dbrx": "dbrx",
-        "deepseek2": "deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2 youtu",
-        "deepseek32": "deepseek_v32",
-        "dots1": "dots1",
-        "ernie4_5": "ernie4_5",
-        "ernie4_5-moe": "ernie4_5_moe",
-        "exaone": "exaone",
-        "exaone4": "exaone4",
-        "falcon": "falcon",
-        "gemma": "gemma",
-        "gemma2": "gemma2",
-        "glm4": "glm4 glm4v_text glm_ocr_text",
-        "glm-dsa": "glm_moe_dsa",
-        "glm4moe": "glm4_moe glm4v_moe_text",
-        "gpt-oss": "gpt_oss",
-        "gptneox": "gpt_neox",
-        "granite": "granite",
-        "granitemoe": "granitemoe",
-        "grok": "git grok-1 grok1",
-        "hunyuan-dense": "hunyuan_v1_dense",
-        "hunyuan-moe": "hunyuan_v1_moe",
-        "internlm2": "internlm2",
-        "jina-bert-v3": "xlm-roberta",
-        "lfm2": "lfm2",
-        "lfm2moe": "lfm2_moe",
-        "llama": "llama mistral mixtral",
-        "llama4": "llama4_text",
-        "minicpm": "minicpm",
-        "minicpm3": "minicpm3",
-        "mistral3": "ministral3",
-        "mistral4": "mistral4",
-        "nemotron": "nemotron",
-        "nomic-bert": "nomic_bert",
-        "olmo": "olmo",
-        "olmo2": "olmo2",
-        "olmoe": "olmoe",
-        "phi2": "phi",
-        "phi3": "phi3",
-        "phimoe": "phimoe",
-        "qwen": "qwen",
-        "qwen2": "qwen2",
-        "qwen2moe": "qwen2_moe",
-        "qwen2vl": "qwen2_vl_text qwen2_5_vl_text",
-        "qwen3": "qwen3",
-        "qwen3moe": "qwen3_moe",
-        "qwen35": "qwen3_5_text",
-        "qwen35moe": "qwen3_5_moe_text",
-        "qwen3next": "qwen3_next",
-        "qwen3vl": "qwen3_vl_text",
-        "qwen3vlmoe": "qwen3_vl_moe_text",
-        "seed_oss": "seed_oss",
-        "smollm3": "smollm3",
-        "stablelm": "stablelm",
-        "starcoder2": "starcoder2",
-    }.items()
-    for family in families.split()
+# Families whose architecture has their name, if all layers have the same frequencies.
+SAME_NAME = """
+apertus arcee baichuan bitnet chatglm cohere2 dbrx dots1 ernie4_5 exaone exaone4 falcon gemma gemma2 glm4 granite
+granitemoe internlm2 lfm2 llama minicpm minicpm3 mistral4 nemotron olmo olmo2 olmoe phi3 phimoe qwen qwen2 qwen3
+seed_oss smollm3 stablelm starcoder2
+"""
+# Families by the other names that the converter of llama.cpp gives architectures.
+OTHER_NAME = {
+    "bailingmoe2": "bailing_moe_v2",
+    "command-r": "cohere",
+    "deepseek2": "deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2 youtu",
+    "deepseek32": "deepseek_v32",
+    "ernie4_5-moe": "ernie4_5_moe",
+    "glm4": "glm4v_text glm_ocr_text",
+    "glm-dsa": "glm_moe_dsa",
+    "glm4moe": "glm4_moe glm4v_moe_text",
+    "gpt-oss": "gpt_oss",
+    "gptneox": "gpt_neox",
+    "grok": "git grok-1 grok1",
+    "hunyuan-dense": "hunyuan_v1_dense",
+    "hunyuan-moe": "hunyuan_v1_moe",
+    "jina-bert-v3": "xlm-roberta",
+    "lfm2moe": "lfm2_moe",
+    "llama": "mistral mixtral",
+    "llama4": "llama4_text",
+    "mistral3": "ministral3",
+    "nomic-bert": "nomic_bert",
+    "phi2": "phi",
+    "qwen2moe": "qwen2_moe",
+    "qwen2vl": "qwen2_vl_text qwen2_5_vl_text",
+    "qwen3moe": "qwen3_moe",
+    "qwen35": "qwen3_5_text",
+    "qwen35moe": "qwen3_5_moe_text",
+    "qwen3next": "qwen3_next",
+    "qwen3vl": "qwen3_vl_text",
+    "qwen3vlmoe": "qwen3_vl_moe_text",
+}
+ARCHITECTURE_OF = {name: name for name in SAME_NAME.split()} | {
+    family: name for name, families in OTHER_NAME.items() for family in families.split()
 }
 
 

@@ -28,12 +28,6 @@ def below(path: Sequence[str], keys: Values) -> Values:
     return keys
 
 
-def part_with_block(keys: Values) -> Values:
-    while "rope_parameters" not in keys:
-        (keys,) = keys.values()
-    return keys
-
-
 def require_only(rope: Embedding, target: str, *accepted: str) -> None:
     """Raise an error if the embedding has a property that no target has, unless this one accepts it."""
     found = {
@@ -128,16 +122,30 @@ def base_and_rule(rope: Any, target: str) -> tuple[float, Scaling | None]:
     return rope.base, None if type(rule) is Scaling else rule
 
 
+def require_length_of_config(rule: DynamicNTKScaling, target: str) -> None:
+    """Dynamic NTK must be for the length that a program computes from the config, for all sequences."""
+    if rule.seq_len != rule.factor * rule.max_position_embeddings:
+        raise wrong_value(
+            f"seq_len of scaling must be factor * max_position_embeddings in {target}, which has the same frequencies "
+            f"for all lengths; got {rule.describe()}"
+        )
+
+
 def longrope_factor(length: int, original: int) -> float:
     """The attention factor of LongRoPE as programs compute it from the lengths."""
     return sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0
+
+
+def require_truncated(rule: YarnScaling, target: str) -> None:
+    if not rule.truncate:
+        raise wrong_value(f"truncate must be True in {target}; got False")
 
 
 def require_rounded_ramp(rope: Any, rule: YarnScaling, target: str) -> None:
     """The ends of YaRN's ramp must not differ from whole pairs, to which the target rounds them."""
     rounded = replace(rule, truncate=True).frequencies(rope.base, rope.rotary_dim)
     if rounded != rule.frequencies(rope.base, rope.rotary_dim):
-        raise wrong_value(f"truncate must be True in {target}; got False")
+        require_truncated(rule, target)
 
 
 def mscales(rope: Embedding, rule: YarnScaling, target: str) -> dict[str, float]:

@@ -7,7 +7,7 @@ from math import isclose, log, sqrt
 from typing import NamedTuple
 
 from rope_xp.configs import engines
-from rope_xp.configs.writers import Options
+from rope_xp.configs.writers import Options, is_written
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.configs.writers.limits import (
     base_and_rule,
@@ -68,7 +68,8 @@ def gguf_metadata(rope: Embedding, options: Options) -> Values:
         )
     widths = _widths(file, rope, name)
     sections = _sections(file, rope, name)
-    values = {**widths, **sections, **_frequencies(file, rope)}
+    length = {} if options.length is None else {gguf.LENGTH: options.length}
+    values = {**widths, **sections, **_frequencies(file, rope), **length}
     keys = {value if value.endswith(".weight") else f"{name}.{value}": number for value, number in values.items()}
     return {"general.architecture": name, **keys}
 
@@ -99,25 +100,20 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
     for key, value in values.items():
         if key not in flags:
             words += _override(file, key, value)
-    return words
+    return words if options.length is None else words + _of_length(file, options.length, "yarn" in words)
 
 
-def with_length(flags: list[str], length: int, rope: Embedding, options: Options) -> list[str]:
-    """The same, for sequences of this length. The server accepts at most the `context_length` of the file."""
-    name = _architecture(rope, options.architecture)
-    flags = [*flags, "-c", str(length)]
-    if name is not None:
-        return [*flags, "--override-kv", f"{name}.context_length=int:{length}"]
-    if "yarn" not in flags:  # with YaRN, the server computes the length from the arguments
+def _of_length(file: File, length: int, is_yarn: bool) -> list[str]:
+    """Arguments for sequences of this length. The server accepts at most the `context_length` of the file."""
+    flags = ["-c", str(length)]
+    if file.name is not None:
+        return flags + _override(file, gguf.LENGTH, length)
+    if not is_yarn:  # with YaRN, the server computes the length from the arguments
         engines.warn(
             f"the server of {TARGET} accepts at most the context_length of the file; give the architecture for the "
             "argument that overrides it"
         )
     return flags
-
-
-def with_context_length(metadata: Values, length: int, rope: Embedding, options: Options) -> Values:
-    return {**metadata, f"{metadata['general.architecture']}.context_length": length}
 
 
 def lmstudio_keys(rope: Embedding, options: Options) -> Values:
@@ -134,13 +130,10 @@ def lmstudio_keys(rope: Embedding, options: Options) -> Values:
         name = "sections" if rope.sections is not None else "softmax_scale"
         raise wrong_value(f"{name} must be in the GGUF file for {target}; got {getattr(rope, name)}")
     require_attention_factor(rope)
-    _require_no_tensors(_file(rope, Options(), are_flags=True), rope, f"keys of {target}")
+    _require_no_tensors(_file(rope, options, are_flags=True), rope, f"keys of {target}")
     scale = {} if rule is None else {"ropeFrequencyScale": 1.0 / rule.factor}
-    return {"ropeFrequencyBase": base, **scale}
-
-
-def lmstudio_with_length(settings: Values, length: int, rope: Embedding, options: Options) -> Values:
-    return {**settings, "contextLength": length}
+    length = {} if options.length is None else {"contextLength": options.length}
+    return {"ropeFrequencyBase": base, **scale, **length}
 
 
 def _file(rope: Embedding, options: Options, are_flags: bool) -> File:
@@ -158,10 +151,11 @@ def _require_no_tensors(file: File, rope: Embedding, what: str) -> None:
     """The file must not have factors of the config's rule, by which llama.cpp divides under another rule, too."""
     tensors = [name for name in rope._provenance.tensors if file.reads(name, "longrope")]
     if tensors:
+        convert = 'write the new scaling into config.json, see to_config("transformers"), and convert the checkpoint '
+        anew = f"{convert}anew, or " if is_written(rope, "transformers", may_be_unknown=True) else ""
         raise wrong_value(
             f"scaling must not be replaced by {what} if the GGUF file has {' and '.join(tensors)}, by which {TARGET} "
-            f"divides the frequencies of every rule; got {rope.scaling and rope.scaling.describe()}: write the new "
-            'scaling into config.json, see to_config("transformers"), and convert the checkpoint anew, or see '
+            f"divides the frequencies of every rule; got {rope.scaling and rope.scaling.describe()}: {anew}see "
             'to_config("gguf")'
         )
 

@@ -5,15 +5,17 @@ from rope_xp.configs.writers.limits import (
     ORIGINAL,
     base_and_rule,
     mscales,
+    parameters,
     require_attention_factor,
     require_only,
     require_plain_softmax,
+    require_truncated,
     unsupported,
 )
 from rope_xp.configs.writers.transformers import rotated_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import LinearScaling, Llama3Scaling, Scaling, YarnScaling
-from rope_xp.types import Embedding, Values
+from rope_xp.types import Config, Embedding, Values
 
 TARGET = "Megatron-LM"
 
@@ -81,17 +83,18 @@ def _of_yarn(rope: Embedding, rule: YarnScaling) -> Values:
             f"layout must be 'half' and rotary_dim head_dim={rope.head_dim} with YaRN in {TARGET}; "
             f"got {rope.layout!r} and {rope.rotary_dim}"
         )
-    scales = {"mscale": 1.0, "mscale_all_dim": 0.0} | mscales(rope, rule, TARGET)
+    # Megatron-core has no default for any of these.
+    values = _parameters_of_yarn(rope, rule, {"mscale": 1.0, "mscale_all_dim": 0.0})
     return {
         "position_embedding_type": "yarn",
-        # Megatron-core has no default for any of these.
-        "yarn_rotary_scaling_factor": rule.factor,
-        f"yarn_{ORIGINAL}": rule.original_max_position_embeddings,
-        "yarn_beta_fast": rule.beta_fast,
-        "yarn_beta_slow": rule.beta_slow,
-        **{f"yarn_{name}": value for name, value in scales.items()},
+        **{f"yarn_{name}": value for name, value in values.items()},
         "yarn_correction_range_round_to_int": rule.truncate,
     }
+
+
+def _parameters_of_yarn(rope: Embedding, rule: YarnScaling, usual: Config) -> Values:
+    own = parameters(rule, ORIGINAL, "beta_fast", "beta_slow")
+    return {"rotary_scaling_factor": rule.factor, **own, **usual, **mscales(rope, rule, TARGET)}
 
 
 def _latent(rope: Embedding, rule: Scaling | None, arguments: Values) -> Values:
@@ -102,13 +105,5 @@ def _latent(rope: Embedding, rule: Scaling | None, arguments: Values) -> Values:
         return arguments | {"rope_type": "rope"}
     if not isinstance(rule, YarnScaling) or rope.rotary_dim != rope.head_dim:
         raise unsupported(rule, f"{TARGET} with latent attention")
-    if not rule.truncate:
-        raise wrong_value(f"truncate must be True in {TARGET} with latent attention; got False")
-    return arguments | {
-        "rope_type": "yarn",
-        "rotary_scaling_factor": rule.factor,
-        ORIGINAL: rule.original_max_position_embeddings,
-        "beta_fast": rule.beta_fast,
-        "beta_slow": rule.beta_slow,
-        **mscales(rope, rule, TARGET),
-    }
+    require_truncated(rule, f"{TARGET} with latent attention")
+    return arguments | {"rope_type": "yarn", **_parameters_of_yarn(rope, rule, {})}

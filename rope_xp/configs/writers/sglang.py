@@ -15,12 +15,13 @@ from rope_xp.configs.writers.limits import (
     longrope_factor,
     mscales,
     parameters,
-    part_with_block,
     require_attention_factor,
     require_half,
+    require_length_of_config,
     require_only,
     require_plain_softmax,
     require_text,
+    require_truncated,
     require_usual_softmax,
     unread,
     unsupported,
@@ -61,24 +62,20 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
     if known and ORIGINAL in keys and ORIGINAL not in known.rules[name]:
         outside[ORIGINAL] = keys[ORIGINAL]  # some classes replace that of the block by that of the config
     rope_type = {"ntk": "dynamic", LATENT: "yarn"}.get(name, name)
-    written = _overrides(rope, known, {"rope_type": rope_type, **block, **keys}, outside)
-    return ["--json-model-override-args", json.dumps(written)]
-
-
-def sglang_with_length(flags: list[str], length: int, rope: Embedding, options: Options) -> list[str]:
-    """The same for this length: `--context-length` scales nothing, and must not exceed the length of the config."""
-    written = json.loads(flags[1])
-    part = part_with_block(written)
-    block = part["rope_parameters"]
-    # SGLang multiplies the length of the config by `factor`, except with llama3 and with an original length.
-    factor = 1.0 if ORIGINAL in block else block.get("factor", 1.0)
-    if block["rope_type"] != "dynamic" or "alpha" in block:  # else the base follows from the length
-        part[LENGTH] = ceil(length / factor)
+    block = {"rope_type": rope_type, **block, **keys}
+    length = options.length
+    if length is not None and name != "dynamic":  # whose base follows from the length
+        # SGLang multiplies the length of the config by `factor`, except with llama3 and with an original length.
+        outside[LENGTH] = ceil(length / (1.0 if ORIGINAL in block else block.get("factor", 1.0)))
+    written = _overrides(rope, known, block, outside)
+    flags = ["--json-model-override-args", json.dumps(written)]
+    if length is None:
+        return flags
     source = rope._provenance
-    is_part = source.file_type != source.model_type
-    if part is written and is_part and engines.table("sglang", options.engine_version).of(source.file_type):
+    if "rope_parameters" in written and source.file_type != source.model_type and table.of(source.file_type):
         # The classes read the block outside the text config. The server reads the length in it, without a factor.
         written |= below(source.path or ("text_config",), {LENGTH: length})
+    # `--context-length` scales nothing, and must not exceed the length of the config.
     return ["--context-length", str(length), flags[0], json.dumps(written)]
 
 
@@ -92,11 +89,7 @@ def _sglang_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values]:
     if isinstance(rule, NTKScaling):
         return "ntk", {"alpha": rule.factor, "factor": 1.0}
     if isinstance(rule, DynamicNTKScaling):
-        if rule.seq_len != rule.factor * rule.max_position_embeddings:
-            raise wrong_value(
-                f"seq_len of scaling must be factor * max_position_embeddings in {SGLANG}, which has the same "
-                f"frequencies for all lengths; got {rule.describe()}"
-            )
+        require_length_of_config(rule, SGLANG)
         return "dynamic", {"factor": rule.factor}
     if isinstance(rule, YarnScaling):
         # The only key for the attention factor is a number by which that of the paper is multiplied.
@@ -111,8 +104,7 @@ def _sglang_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values]:
 
 
 def _sglang_latent_yarn(rope: Embedding, rule: YarnScaling) -> Values:
-    if not rule.truncate:
-        raise wrong_value(f"truncate must be True in {SGLANG} with latent attention; got False")
+    require_truncated(rule, f"{SGLANG} with latent attention")
     return {**parameters(rule, *YARN), **mscales(rope, rule, SGLANG)}
 
 
@@ -126,12 +118,8 @@ def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
     name, keys, outside = _lmdeploy_rule(rope, rule)
     block = {"rope_type": name, "rope_theta": base, **several, **keys}
     _require_read(rope, table, known, block, name)
-    return ["--hf-overrides", json.dumps(_overrides(rope, known, block, outside))]
-
-
-def lmdeploy_with_length(flags: list[str], length: int, rope: Embedding, options: Options) -> list[str]:
-    """The same, for sequences of this length. `--session-len` scales nothing."""
-    return ["--session-len", str(length), *flags]
+    length = [] if options.length is None else ["--session-len", str(options.length)]  # it scales nothing
+    return [*length, "--hf-overrides", json.dumps(_overrides(rope, known, block, outside))]
 
 
 def _lmdeploy_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values, Values]:

@@ -10,8 +10,8 @@ from rope_xp.configs.writers.limits import (
     base_and_rule,
     below,
     mscales,
-    part_with_block,
     require_half,
+    require_length_of_config,
     require_text,
     require_usual_softmax,
 )
@@ -35,7 +35,7 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
             f"{rope._provenance.model_type!r}; got one embedding: rope-xp convert FILE --to vllm writes all of them"
         )
     require_layers(rope, "vllm", "all")  # one block for all layers, unlike the nested ones of `flags_of_types`
-    return _flags(_keys(rope, table, reading), reading.path)
+    return _flags(_keys(rope, table, reading), reading.path, options.length)
 
 
 def flags_of_types(ropes: Mapping[str, Embedding], options: Options) -> list[str]:
@@ -52,19 +52,16 @@ def flags_of_types(ropes: Mapping[str, Embedding], options: Options) -> list[str
     return _flags({"rope_parameters": blocks}, path)
 
 
-def with_length(flags: list[str], length: int, rope: Embedding, options: Options) -> list[str]:
-    keys = json.loads(flags[-1])
-    inner = part_with_block(keys)
-    block = inner["rope_parameters"]
-    factor = 1.0 if block["rope_type"] in SCALED_LENGTH else block.get("factor", 1.0)
-    # No frequency follows from it in vLLM but those of dynamic NTK, which already has it. The attention factor of
-    # LongRoPE does: its logarithm needs the length with scaling.
-    inner.setdefault("max_position_embeddings", ceil(length / factor))
-    return ["--max-model-len", str(length), "--hf-overrides", json.dumps(keys)]
-
-
-def _flags(keys: Values, path: tuple[str, ...]) -> list[str]:
-    return ["--hf-overrides", json.dumps(below(path, keys))]
+def _flags(keys: Values, path: tuple[str, ...], length: int | None = None) -> list[str]:
+    flags = []
+    if length is not None:
+        flags = ["--max-model-len", str(length)]
+        block = keys["rope_parameters"]
+        factor = 1.0 if block["rope_type"] in SCALED_LENGTH else block.get("factor", 1.0)
+        # No frequency follows from it in vLLM but those of dynamic NTK, which already has it. The attention factor of
+        # LongRoPE does: its logarithm needs the length with scaling.
+        keys.setdefault("max_position_embeddings", ceil(length / factor))
+    return [*flags, "--hf-overrides", json.dumps(below(path, keys))]
 
 
 def _reading_of(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Reading]:
@@ -153,11 +150,7 @@ def _of_dynamic(rope: Embedding, rule: DynamicNTKScaling, reading: engines.Readi
             )
         length = max(rule.seq_len, trained)
         return block | {"max_trained_positions": trained}, {"max_position_embeddings": length}
-    if rule.seq_len != rule.factor * trained:
-        raise wrong_value(
-            f"seq_len of scaling must be factor * max_position_embeddings in this version of vLLM, which has "
-            f"the same frequencies for all lengths; got {rule.describe()}"
-        )
+    require_length_of_config(rule, "this version of vLLM")
     return block, {"max_position_embeddings": trained}
 
 
