@@ -137,6 +137,17 @@ def counted(monkeypatch):
     return Counted
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """One thread of PyTorch, for thousands of small products, for which more threads only wait for each other."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def one_process(tmp_path):
     """A group of processes of PyTorch that is this one alone."""

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import inspect
 import pickle
 import re
 from functools import partial
@@ -13,6 +12,8 @@ import oracle
 import pytest
 from compare import assert_numbers, assert_same
 from configs import ROWS, value_of
+from hypothesis import given, reject
+from hypothesis import strategies as st
 from samples import embedding
 
 from rope_xp import LongRopeScaling, RotaryEmbedding, Sections, XPos, YarnScaling
@@ -79,98 +80,75 @@ def test_learned_values_can_be_shown(xp):
     assert (rope == again) == (xp.name == "numpy")  # an array is equal only to itself
 
 
-ROPES = [
-    embedding(),
-    embedding("interleaved"),
-    embedding(base=500.0),
-    embedding(rotary_dim=10),
-    embedding(head_dim=16, rotary_dim=10),
-    embedding(attention_factor=1.5),
-    embedding(phase="float32"),
-    embedding(base=None, inv_freq=(1.0, 0.25)),
-]
+LONGROPE = LongRopeScaling(
+    short_factor=[1.1] * 7, long_factor=[1 / 3] * 7, original_max_position_embeddings=64, factor=4.1, seq_len=65
+)
+# What arguments may be. Some contradict others.
+ARGUMENTS = {
+    "head_dim": st.sampled_from([14, 16, 32]),
+    "layout": st.sampled_from(["half", "interleaved", "interleaved_to_half"]),
+    "base": st.none() | st.floats(1.0, 1e8),
+    "inv_freq": st.none()
+    | st.sampled_from([2, 7]).flatmap(lambda n: st.lists(st.floats(-9, 9), min_size=n, max_size=n)),
+    "rotary_dim": st.sampled_from([None, 6, 10, 14]),
+    "first_channel": st.sampled_from([0, 2]),
+    "blocks": st.sampled_from([1, 7]),
+    "scaling": st.sampled_from([None, YARN, dataclasses.replace(YARN, factor=16.0), LONGROPE]),
+    "attention_factor": st.none() | st.floats(0.1, 9) | st.just(YARN.resolved_attention_factor),
+    "sections": st.sampled_from([None, Sections((3, 4), order="axial"), Sections((4, 3)), Sections((4, 4))]),
+    "reverse": st.booleans(),
+    "phase": st.sampled_from(["exact", "float32"]),
+    "xpos": st.sampled_from([None, XPos(), XPos(gamma=0.3)]),
+    "kernel": st.sampled_from(["fastest", "blocked"]),
+}
+CHANGES = st.sets(st.sampled_from([*ARGUMENTS]), max_size=3).flatmap(
+    lambda names: st.fixed_dictionaries({name: ARGUMENTS[name] for name in sorted(names)})
+)
 
 
-@pytest.mark.parametrize("rope", ROPES, ids=repr)
-def test_is_a_value(rope):
-    assert eval(repr(rope)) == rope != "half" and len(set(ROPES)) == len(ROPES)
-    for same in (copy.copy(rope), copy.deepcopy(rope), pickle.loads(pickle.dumps(rope)), dataclasses.replace(rope)):
-        assert same == rope and hash(same) == hash(rope)
-        x = np.ones((5, rope.head_dim))
-        np.testing.assert_array_equal(same(x, seq_dim=0), rope(x, seq_dim=0))
+@st.composite
+def values(draw):
+    """The arguments of a value, and the value."""
+    arguments = {"head_dim": 14, "layout": "half", "base": 10_000.0, **draw(CHANGES)}
+    if arguments.get("inv_freq"):
+        arguments["base"] = None
+    try:
+        return arguments, RotaryEmbedding(**arguments)
+    except ValueError:
+        reject()
+
+
+@given(values())
+def test_is_a_value_with_its_arguments_whose_text_gives_it_back(drawn):
+    """With every number: the operators of `torch.compile` have the value as text."""
+    arguments, rope = drawn
+    for name in arguments.keys() - {"inv_freq", "rotary_dim", "attention_factor"}:
+        assert getattr(rope, name) == arguments[name]
+    again = value_of(repr(rope)), pickle.loads(pickle.dumps(rope)), dataclasses.replace(rope), rope.replace()
+    for same in (*again, copy.copy(rope), copy.deepcopy(rope)):
+        assert same == rope != "half" and hash(same) == hash(rope) and repr(same) == repr(rope)
+        assert same.inv_freq == rope.inv_freq and same.attention_factor == rope.attention_factor
+    assert {name for name in dataclasses.asdict(rope) if name.startswith("_")} == {"_scaling"}  # no plan, no program
     with pytest.raises(dataclasses.FrozenInstanceError):
         rope.base = 1.0
 
 
-LISTS = {"short_factor": [1.1] * 7, "long_factor": [1 / 3] * 7, "original_max_position_embeddings": 64}
+@given(values(), CHANGES)
+def test_replace_is_the_value_made_of_the_changed_arguments(drawn, changes):
+    """Or the same error."""
+    arguments, rope = drawn
 
+    def outcome(make, **given):
+        try:
+            return make(**given), repr(make(**given))
+        except (ValueError, TypeError) as error:
+            return str(error).partition(": ")[2]
 
-@pytest.mark.parametrize(
-    "rope",
-    [
-        embedding(base=None, inv_freq=np.random.default_rng(0).random((2, 3, 7)).tolist()),
-        embedding(sections=Sections((3, 4), order="axial"), reverse=True, kernel="blocked"),
-        embedding(scaling=LongRopeScaling(**LISTS, attention_factor=1 / 3, seq_len=65), xpos=XPos(gamma=0.3)),
-        embedding(blocks=7, phase="float32", attention_factor=0.1),
-        *(value_of(row["value"]) for row in ROWS["descriptions"]),
-    ],
-    ids=repr,
-)
-def test_its_text_gives_it_back(rope):
-    """With every number: the operators of `torch.compile` have the value as text."""
-    read = value_of(repr(rope))
-    assert read == rope and read.inv_freq == rope.inv_freq and read.attention_factor == rope.attention_factor
-
-
-def test_a_field_can_be_replaced():
-    rope = ROPES[3]
-    assert dataclasses.replace(rope, base=500.0, inv_freq=None).inv_freq == powers(500, 10)
-    assert dataclasses.replace(rope, rotary_dim=6, inv_freq=None).pairs == 3
-    rope(np.ones((1, rope.head_dim)), seq_dim=0)
-    assert {name for name in dataclasses.asdict(rope) if name.startswith("_")} == {"_scaling"}  # no plan, no program
-    passed = [each.name for each in dataclasses.fields(rope) if each.init]
-    assert passed == [*inspect.signature(RotaryEmbedding).parameters, "_scaling"]
-
-
-REPLACED = {
-    "a scaling that goes": ({"scaling": YARN}, {"scaling": None}),
-    "a scaling that comes": ({}, {"scaling": YARN}),
-    "another scaling": ({"scaling": YARN}, {"scaling": dataclasses.replace(YARN, factor=16.0)}),
-    "a base": ({"scaling": YARN}, {"base": 500.0}),
-    "a width": ({}, {"rotary_dim": 6}),
-    "a part of the width that stays": ({"rotary_dim": 6}, {"head_dim": 32}),
-    "a head, all of which turns": ({}, {"head_dim": 32}),
-    "a beginning": ({}, {"first_channel": 4}),
-    "sections": ({}, {"sections": Sections((4, 4), order="axial")}),
-    "a direction": ({"scaling": YARN}, {"reverse": True}),
-    "a layout": ({"scaling": YARN}, {"layout": "interleaved"}),
-    "a magnitude that stays": ({"attention_factor": 1.5}, {"base": 500.0}),
-    "a magnitude": ({"attention_factor": 1.5}, {"attention_factor": None}),
-    "a magnitude kept": ({"scaling": YARN}, {"scaling": None, "attention_factor": YARN.resolved_attention_factor}),
-    "frequencies": ({}, {"base": None, "inv_freq": (1.0, 0.5)}),
-    "nothing": ({"scaling": YARN, "xpos": XPos()}, {}),
-}
-
-
-@pytest.mark.parametrize("name", REPLACED)
-def test_replace_is_the_value_made_of_the_changed_arguments(name):
-    before, changes = REPLACED[name]
-    arguments = {"head_dim": 16, **before}
-    rope, truth = embedding(**arguments), embedding(**{**arguments, **changes})
-    again = pickle.loads(pickle.dumps(rope))
-    for result in (rope.replace(**changes), rope.__replace__(**changes), again.replace(**changes)):
-        assert result == truth and repr(result) == repr(truth)
-    assert rope == embedding(**arguments)
-
-
-def test_replace_of_given_frequencies():
-    rope, smaller = (embedding(head_dim=n, base=None, inv_freq=(1.0, 0.5), attention_factor=1.5) for n in (16, 8))
-    assert rope.replace(head_dim=8) == smaller
-    assert rope.replace(inv_freq=None, base=100.0, rotary_dim=None).inv_freq == powers(100, 16)
-    with pytest.raises(ValueError, match="must not contradict inv_freq"):
-        rope.replace(base=100.0)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'theta'"):
-        rope.replace(theta=100.0)
+    truth = outcome(RotaryEmbedding, **{**arguments, **changes})
+    for each in (rope, pickle.loads(pickle.dumps(rope))):
+        assert outcome(each.replace, **changes) == outcome(each.__replace__, **changes) == truth
+    assert rope == RotaryEmbedding(**arguments)
+    assert isinstance(truth, str) or (rope == truth[0]) == (repr(rope) == truth[1])
 
 
 def test_a_removed_scaling_does_not_leave_its_attention_factor_behind():
@@ -182,7 +160,8 @@ def test_a_removed_scaling_does_not_leave_its_attention_factor_behind():
     assert dataclasses.replace(plain, scaling=YARN, attention_factor=None, inv_freq=None) == rope
     assert dataclasses.replace(rope, layout="interleaved").attention_factor == YARN.resolved_attention_factor
     given = embedding(attention_factor=YARN.resolved_attention_factor)
-    assert dataclasses.replace(given, base=500.0, inv_freq=None).attention_factor == YARN.resolved_attention_factor
+    changed = dataclasses.replace(given, base=500.0, inv_freq=None)
+    assert (changed.inv_freq, changed.attention_factor) == (powers(500, 14), YARN.resolved_attention_factor)
 
 
 def test_attributes():
@@ -203,13 +182,24 @@ def test_describe_says_what_runs(row):
     assert all(line[17] == " " != line[18] for line in text.splitlines())  # values stand in one column
 
 
+ROPES = [
+    embedding(),
+    embedding("interleaved"),
+    embedding(base=500.0),
+    embedding(head_dim=16, rotary_dim=10),
+    embedding(attention_factor=1.5),
+    embedding(phase="float32"),
+    embedding(base=None, inv_freq=(1.0, 0.25)),
+    embedding(xpos=XPos(centre=3)),
+]
+
+
 def test_calls_leave_no_trace(xp):
     """No cache: the result of a call does not depend on the calls before it."""
-    ropes = [*ROPES, embedding(xpos=XPos(centre=3))]
-    x = {rope: xp.random(2, 5, 3, rope.head_dim) for rope in ropes}
-    fresh = {rope: rope.replace()(x[rope], x[rope], seq_dim=1) for rope in ropes}
-    before = {rope: (dict(vars(rope)), dict(vars(rope._frequencies))) for rope in ropes}
-    for index in np.random.default_rng(3).integers(0, len(ropes), 50):
-        rope = ropes[index]
+    x = {rope: xp.random(2, 5, 3, rope.head_dim) for rope in ROPES}
+    fresh = {rope: rope.replace()(x[rope], x[rope], seq_dim=1) for rope in ROPES}
+    before = {rope: (dict(vars(rope)), dict(vars(rope._frequencies))) for rope in ROPES}
+    for index in np.random.default_rng(3).integers(0, len(ROPES), 50):
+        rope = ROPES[index]
         assert_same(rope(x[rope], x[rope], seq_dim=1), fresh[rope], 0)
         assert (vars(rope), vars(rope._frequencies)) == before[rope]

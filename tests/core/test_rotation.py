@@ -11,18 +11,6 @@ from samples import embedding, radians, random
 
 from rope_xp import apply_rotary_pos_emb, rotate_every_two, rotate_half
 
-# Axis sizes are pairwise different, so that no two axes can be mistaken for each other; but once seq == heads.
-SHAPES = {
-    "seq dim": ((5, 14), 0),
-    "seq heads dim": ((5, 3, 14), 0),
-    "heads seq dim": ((3, 5, 14), 1),
-    "batch seq heads dim": ((2, 5, 3, 14), 1),
-    "batch heads seq dim": ((2, 3, 5, 14), -2),
-    "seq == heads": ((2, 5, 5, 14), 1),
-    "seq == heads, heads first": ((2, 5, 5, 14), 2),
-    "six axes": ((2, 7, 5, 3, 4, 14), 2),
-}
-
 
 @pytest.mark.parametrize("function, pattern", [(rotate_every_two, "(pairs two)"), (rotate_half, "(two pairs)")])
 def test_quarter_turn_is_the_notebooks_pattern(xp, function, pattern):
@@ -36,18 +24,6 @@ def test_quarter_turn_is_the_notebooks_pattern(xp, function, pattern):
         x = xp.random(5, 4, dtype=dtype)
         assert function(x).dtype == x.dtype
         np.testing.assert_array_equal(xp.numpy(function(function(x))), -xp.numpy(x))
-
-
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("axes", SHAPES)
-def test_each_position_is_multiplied_by_its_own_angle(xp, layout, axes):
-    """Number by number, one position after the other."""
-    shape, seq_dim = SHAPES[axes]
-    x, angles = random(*shape), radians(shape[seq_dim], 7)
-    rows = zip(np.moveaxis(x, seq_dim, 0), angles, strict=True)
-    truth = np.moveaxis(np.stack([oracle.rotate(row, angle, layout) for row, angle in rows]), 0, seq_dim)
-    result = apply_rotary_pos_emb(xp.array(x), xp.tables(angles), layout=layout, seq_dim=seq_dim)
-    assert_numbers(xp, result, truth, 6 * 4 * 2.0**-24)  # four roundings of numbers below 6
 
 
 def test_a_vector_alone_takes_a_row_of_tables_and_shifts(xp, kernel):

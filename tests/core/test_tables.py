@@ -4,6 +4,7 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
+import oracle
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -32,15 +33,15 @@ def integers(bits):
     return st.sampled_from([0, 1, 9, 40]).flatmap(partial(lists_of, each))
 
 
-def tables(xp, positions, inv_freq, kernel):
+def tables(xp, positions, inv_freq, kernel, dtype="float32"):
     rope = RotaryEmbedding(head_dim=2 * np.shape(inv_freq)[-1], layout="half", inv_freq=inv_freq, kernel=kernel)
-    sincos = rope.sincos(positions)
-    assert all(xp.dtype_of(table) == "float32" for table in sincos)
+    sincos = rope.sincos(positions, like=xp.array(np.zeros(1), dtype) if dtype == "float64" else None)
+    assert all(xp.dtype_of(table) == dtype for table in sincos)
     return [xp.numpy(table) for table in sincos]
 
 
 def assert_like_the_reference(xp, positions, inv_freq, kernel):
-    """Compiled kernels give its bits, zeros with their signs too. `test_angles.py` compares them with mpmath."""
+    """Compiled kernels give its bits, zeros with their signs too."""
     found, expected = (tables(xp, positions, inv_freq, each) for each in (kernel, "reference"))
     for table, exact in zip(found, expected, strict=True):
         assert table.shape == exact.shape
@@ -50,17 +51,28 @@ def assert_like_the_reference(xp, positions, inv_freq, kernel):
         assert np.abs(table - exact).max(initial=0.0) <= APART
 
 
-@pytest.mark.where(lambda xp, kernel, bits: kernel != "reference" and f"int{bits}" in xp.integers)
-@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.where(lambda xp, dtype: dtype in (*xp.integers, *xp.floats))
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
 @settings(max_examples=min(30, EXAMPLES), deadline=None)
 @given(data=st.data())
-def test_integer_positions(xp, kernel, bits, data):
-    """Of all sizes, the limits of the dtype with the largest frequencies, and those of three axes."""
-    drawn = data.draw(integers(bits)), data.draw(FREQUENCIES)
+def test_tables_lose_nothing_but_one_rounding(xp, kernel, dtype, data):
+    """At positions of all sizes, at the limits of the dtype with the largest frequencies, and on three axes."""
+    bits, is_real = int(dtype[-2:]), dtype.startswith("float")
     limits = [-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, -1, 0], [0.0, -0.0, LARGEST, -LARGEST, 1.0, -1e-300]
     axes = [[3, 1], [-4, 2**30], [5, 9]], [[0.0, 1.0, 0.0, 0.0], [0.3, 0.0, 0.0, 0.0], [0.0, 0.0, 0.1, 2.0]]
-    for positions, inv_freq in (drawn, limits, axes):
-        assert_like_the_reference(xp, xp.array(np.asarray(positions, f"int{bits}")), inv_freq, kernel)
+    for numbers, inv_freq in ((data.draw(integers(bits)), data.draw(FREQUENCIES)), limits, axes):
+        numbers = np.asarray(numbers, np.int64)
+        if is_real:
+            numbers = (numbers / data.draw(st.sampled_from([1.5, 7.0, 1e4]))).astype(dtype)
+        truths = oracle.sin_cos_of_axes(np.atleast_2d(numbers), np.atleast_2d(inv_freq).tolist())
+        positions = xp.array(numbers.astype(dtype))
+        if not is_real:
+            assert_like_the_reference(xp, positions, inv_freq, kernel)
+        cut = 2 * np.pi * 2.0**-96 * np.abs(numbers.astype("d")).max(initial=0.0)  # revolutions have 96 bits
+        for kind, bound in {"float32": 5e-8, "float64": 4e-16}.items():
+            if kind in xp.floats:
+                for table, truth in zip(tables(xp, positions, inv_freq, kernel, kind), truths, strict=True):
+                    assert np.abs(table - truth).max(initial=0.0) <= bound + cut
 
 
 @settings(max_examples=min(30, EXAMPLES), deadline=None)

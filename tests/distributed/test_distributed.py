@@ -18,7 +18,6 @@ from compare import assert_same
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from libraries import LIBRARIES
-from torch.distributed.tensor import Replicate, Shard
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding
 from rope_xp.positions import consecutive, context_parallel
@@ -197,17 +196,8 @@ def test_channels_on_several_devices_communicate(layout):
     assert_equal(compiled(*shards), rope(q, k, seq_dim=1), atol=1e-6)
 
 
-AXES = [Shard(axis) for axis in range(3)]
-
-
-def test_dtensors_on_two_ranks():
-    cases = [("half", [at]) for at in (*AXES, Replicate())] + [("interleaved", [at]) for at in AXES[:2]]
-    calls = [(ranks.dtensors_otherwise,), (ranks.learned_frequencies,), (ranks.compiled,)]
-    ranks.on_ranks(2, (ranks.dtensors, (2,), cases), *calls)
-
-
-def test_dtensors_on_two_axes_of_a_mesh():
-    ranks.on_ranks(4, (ranks.dtensors, (2, 2), [("half", AXES[:2]), ("interleaved", AXES[1:])]))
+def test_dtensors_of_two_processes():
+    ranks.on_ranks(2, (ranks.dtensors_otherwise,), (ranks.learned_frequencies,), (ranks.compiled,))
 
 
 def test_errors_of_ranks_are_raised():

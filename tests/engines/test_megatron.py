@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rope_xp import RotaryEmbedding, Sections, from_config
+from rope_xp import RotaryEmbedding, Sections
 from rope_xp.frequencies import LinearScaling, Llama3Scaling, YarnScaling
 
 # It warns of what is not installed, such as TransformerEngine.
@@ -158,12 +158,3 @@ def test_the_scale_of_the_softmax_is_seen(gpt):
     rope = RotaryEmbedding(**{"head_dim": 32, "base": 10_000.0, **CASES["latent, mscale"]})
     with pytest.raises(AssertionError):
         difference(gpt, rope, rope.to_config("megatron") | {"mscale": 0.0, "mscale_all_dim": 0.0})
-
-
-def test_arguments_are_read_back():
-    for options in CASES.values():
-        rope = RotaryEmbedding(**{"head_dim": 32, "layout": "half", "base": 10_000.0, **options})
-        found = from_config({"hidden_size": HIDDEN, "num_attention_heads": HEADS, **rope.to_config("megatron")})
-        assert np.allclose(found.inv_freq, rope.inv_freq) and found.attention_factor == pytest.approx(
-            rope.attention_factor
-        )

@@ -7,12 +7,10 @@
 
 import json
 import sys
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from rope_xp import from_config
 from rope_xp.configs import engines
@@ -27,7 +25,7 @@ except ModuleNotFoundError as error:
         raise
     pytest.fail("transformers must be installed: `nox -s tests-transformers4` does that", pytrace=False)
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 TABLE = engines.table("transformers", tiny.transformers.__version__)
 TARGET = "transformers4" if tiny.IS_4 else "transformers"
 # Float32 frequencies have an error of 4 * 2**-24 each, so that phases below 64 are off by 64 * 2**-22 = 1.6e-5, and
@@ -52,7 +50,6 @@ CASES = {
     "longrope, short": ({**LONGROPE, ORIGINAL: 256}, {ORIGINAL: 256, "max_position_embeddings": 1024}),
     "longrope, long": ({**LONGROPE, ORIGINAL: 16}, {ORIGINAL: 16, "max_position_embeddings": 64}),
 }
-counts = Counter()
 
 
 def kinds_of(model_type):
@@ -126,16 +123,6 @@ def difference(call, rope):
     return float(np.abs(ours - tiny.rotated(call).numpy()).max()) / max(1.0, rope.attention_factor)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Small products, for which threads only wait. Afterwards `pytest -s` shows how many cases agree."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    print(f"\n{TABLE.name}: {dict(counts)}")
-
-
 @pytest.mark.parametrize("model_type", sorted(TABLE.readings))
 def test_models_rotate_as_the_embedding_does(model_type, tmp_path):
     """What is refused, transformers would compute otherwise."""
@@ -144,7 +131,6 @@ def test_models_rotate_as_the_embedding_does(model_type, tmp_path):
         for case, (_, beside) in CASES.items():
             rope = embedding(keys, kind, case)
             if rope is None:
-                counts["not read"] += 1
                 continue
             try:
                 file, refused = written(rope, keys, kind, beside), ""
@@ -154,12 +140,10 @@ def test_models_rotate_as_the_embedding_does(model_type, tmp_path):
                 try:
                     file = written(forced, keys, kind, beside)
                 except ValueError:  # no config of transformers has it
-                    counts["refused"] += 1
                     continue
             found = differences(file, rope, kind, tmp_path)
             # A class that ignores mscale_all_dim in the scale of the softmax rotates alike.
             equal = bool(found) and max(found) <= TOLERANCE and "softmax_scale must" not in refused
-            counts["refused" if refused else "equal" if equal else "differing"] += 1
             if equal == bool(refused):
                 wrong.append((kind, case, refused, found))
     assert not wrong

@@ -94,33 +94,6 @@ def test_ranks_and_boundaries_are_traced():
     assert jitted._cache_size() == 1
 
 
-@pytest.mark.parametrize("shape", [(7,), (2, 7), (2, 3, 7)], ids=["pairs", "axes pairs", "axes heads pairs"])
-def test_gradients_of_learned_frequencies_and_real_positions(shape):
-    x, inv_freq = random(5, 3, 14), 0.3 * random(*shape, seed=1)
-    where = 3 * random(*[2, 5][-len(shape) :], seed=2)
-
-    def rotation(inv_freq, where):
-        rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)
-        return rope(x, positions=where, seq_dim=0, heads_dim=1 if len(shape) == 3 else None)
-
-    def naive(inv_freq, where):
-        of_heads = inv_freq if len(shape) == 3 else inv_freq.reshape(-1, 1, 7)
-        angles = jnp.sum(where.reshape(-1, 5, 1, 1) * of_heads[:, None], axis=0)
-        first, second = x[..., :7], x[..., 7:]
-        sin, cos = jnp.sin(angles), jnp.cos(angles)
-        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-    ways = [jax.jacrev, jax.jacfwd]
-    if len(shape) == 1:
-        ways.append(lambda f, argnums: jax.jacfwd(jax.jacrev(f, argnums), argnums))
-    for way in ways:
-        ours, theirs = (jax.tree.leaves(jax.jit(way(f, argnums=(0, 1)))(inv_freq, where)) for f in (rotation, naive))
-        for one, other in zip(ours, theirs, strict=True):
-            assert_same(one, other, atol=2e-5 * float(jnp.abs(other).max()))
-    rows = jax.vmap(rotation, in_axes=(None, 0))(inv_freq, jnp.stack([where, where + 1]))
-    assert_same(rows[1], rotation(inv_freq, where + 1), atol=1e-5)
-
-
 def test_keys_change_their_frequencies_under_jit_and_are_differentiated():
     rope, other, k = embedding(attention_factor=1.25), embedding(base=500.0), random(5, 3, 14)
     where, call = (

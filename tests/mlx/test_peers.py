@@ -9,7 +9,7 @@ import pytest
 from samples import random
 
 from rope_xp import LinearScaling, Llama3Scaling, ProportionalScaling, RotaryEmbedding, YarnScaling
-from rope_xp.positions import consecutive, grid
+from rope_xp.positions import consecutive
 
 LAYOUTS = {"half": False, "interleaved": True}
 SHAPE = BATCH, HEADS, SEQ, DIM = 2, 3, 5, 20
@@ -72,33 +72,10 @@ def test_frequencies(layout, scaling, scale, last):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_gradient_of_x_and_compiler(layout):
-    rope, (x, g) = embedding(layout, rotary_dim=12), (numbers(*SHAPE, seed=seed) for seed in (0, 1))
-    where, theirs = consecutive(SEQ, 300, like=x), nn.RoPE(12, traditional=LAYOUTS[layout], base=500.0)
+def test_the_compiler_changes_nothing(layout):
+    rope, x = embedding(layout, rotary_dim=12), numbers(*SHAPE)
 
     def ours(x):
-        return rope(x, positions=where, seq_dim=2)
+        return rope(x, positions=consecutive(SEQ, 300, like=x), seq_dim=2)
 
-    _, (gradient,) = mx.vjp(ours, [x], [g])
-    _, (expected,) = mx.vjp(lambda x: theirs(x, offset=300), [x], [g])
-    assert_same(gradient, expected, 305)
     np.testing.assert_allclose(np.array(mx.compile(ours)(x)), np.array(ours(x)), rtol=0, atol=1e-6)
-
-
-def test_learned_frequencies():
-    """Against the rotation written with MLX's sines, as its own does not differentiate frequencies."""
-    x, g, w = numbers(SEQ, HEADS, 16), numbers(SEQ, HEADS, 16, seed=1), numbers(2, HEADS, 8)
-    where = grid(1, SEQ, start=(2, 0), like=x)
-
-    def ours(w):
-        rope = RotaryEmbedding(head_dim=16, layout="half", inv_freq=w)
-        return (rope(x, positions=where, seq_dim=0, heads_dim=1) * g).sum()
-
-    def expected(w):
-        angle = (where.astype(mx.float32)[..., None, None] * w[:, None]).sum(axis=0)
-        one, other, sin, cos = x[..., :8], x[..., 8:], mx.sin(angle), mx.cos(angle)
-        return (mx.concatenate([one * cos - other * sin, one * sin + other * cos], axis=-1) * g).sum()
-
-    # A gradient is a sum of five terms, each a position up to 4 times two products of up to 13.
-    atol = 5 * 4 * 26 * (3 * (2 + 4) * 4 * 2.0**-24 + 3e-7 + 8 * 2.0**-24)
-    np.testing.assert_allclose(np.array(mx.grad(ours)(w)), np.array(mx.grad(expected)(w)), rtol=0, atol=atol)

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import get_overloads
 
 import pytest
 
 import rope_xp
 from rope_xp import RotaryEmbedding
+from rope_xp.modules import RotaryModule
 
 FRAMEWORKS = ("torch", "jax", "numba", "triton", "cupy", "mlx", "dask", "ndonnx", "onnx", "flax", "einops")
 
@@ -128,6 +130,22 @@ def test_a_module_without_its_package_names_the_extra(module, monkeypatch):
 def test_public_names():
     assert sorted(rope_xp.__all__) == rope_xp.__all__
     assert all(getattr(rope_xp, name).__doc__ for name in rope_xp.__all__)
+
+
+def keywords_of(function):
+    return {each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY}
+
+
+def test_every_overload_has_the_keywords_of_its_function():
+    """Else a type checker refuses an argument that exists."""
+    names = [getattr(rope_xp, name) for name in rope_xp.__all__]
+    methods = [each for kind in (*filter(inspect.isclass, names), RotaryModule) for each in vars(kind).values()]
+    overloads = {
+        each: get_overloads(each) for each in map(inspect.unwrap, (*names, *methods)) if inspect.isfunction(each)
+    }
+    assert sum(map(bool, overloads.values())) > 4
+    for function, overloaded in overloads.items():
+        assert all(keywords_of(each) == keywords_of(function) for each in overloaded), function
 
 
 # The arguments that may be given by position; all others must be named.

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import torch
 import transformers
 
 from rope_xp.configs import parts as family_parts
@@ -26,16 +25,7 @@ from rotary_classes.classes import found
 from rotary_classes.subjects import SUBJECTS
 
 # Upstream warns of many of the configs tried, and of its own deprecations.
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Thousands of small products, for which threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 
 
 CLASSES = list(found())

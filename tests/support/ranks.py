@@ -1,4 +1,7 @@
-"""What several processes of PyTorch do at once, and what starts them: they talk by gloo, through a file."""
+"""What several processes of PyTorch do at once, and what starts them: they talk by gloo, through a file.
+
+And calls on queries and keys that lie on many devices.
+"""
 
 import multiprocessing
 import tempfile
@@ -13,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from rope_xp import RotaryEmbedding, Sections, XPos, apply_rotary_pos_emb, fixed_pos_embedding
+from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb, fixed_pos_embedding
 from rope_xp.positions import consecutive
 
 # Processes are forks of one that has imported PyTorch, where there are forks.
@@ -94,53 +97,6 @@ def calls(arange):
         ],
         "notebook": lambda rope, q, k, where: by_notebook(rope, q, k),
     }
-
-
-def replaced(**options):
-    return lambda rope, q, k, where: rope.replace(**options)(q, k, positions=where, seq_dim=1)
-
-
-CALLS = calls(torch.arange) | {
-    "positions of NumPy": lambda rope, q, k, where: rope(q, k, positions=where.numpy(), seq_dim=1),
-    "plain tables": lambda rope, q, k, where: rope(q, k, sincos=rope.sincos(where), seq_dim=1),
-    "inverse": lambda rope, q, k, where: [rope.rotate(x, rope.sincos(where), seq_dim=1, inverse=True) for x in (q, k)],
-    "real positions": lambda rope, q, k, where: rope(q, k, positions=where / 7, seq_dim=1),
-    "float32 phases": replaced(phase="float32"),
-    "xpos": replaced(xpos=XPos(centre=100_000)),
-    "part": replaced(rotary_dim=8, first_channel=4),
-}
-# `exp` of float32 is another number at the end of a vector than within: an ulp of the growth, in two products of
-# numbers below 8.
-ROUNDED = {"xpos": 2 * 8 * 2 * 2.0**-23}
-
-
-def rotated(call, rope, arrays, where):
-    """What a call makes of q and k, and the gradients of half the sum of its squares; and what was communicated."""
-    arrays = [x.detach().requires_grad_() for x in arrays]
-    with CommDebugMode() as communication:  # for plain tensors, too, whose tables are others where nobody watches
-        results = list(call(rope, *arrays, where))
-        gradients = torch.autograd.grad(results, arrays, [y.detach() for y in results])
-    return [*results, *gradients], communication.get_total_counts()
-
-
-def dtensors(shape, cases):
-    """Rotations of DTensors do not communicate, forward or backward, keep their placements, and are the plain ones."""
-    mesh, given = init_device_mesh("cpu", shape), torch.arange(SEQ) + 100_000
-    for layout, placements in cases:
-        rope, on_seq = embedding(layout), [Shard(0) if at == Shard(1) else Replicate() for at in placements]
-        spread = distribute_tensor(given, mesh, on_seq)
-        for name, call in CALLS.items():
-            for dtype in (torch.float32, torch.bfloat16) if name in ("counted", "positions") else (torch.float32,):
-                arrays = [torch.randn(size, dtype=dtype) for size in SIZES]
-                shards = [distribute_tensor(x, mesh, placements) for x in arrays]
-                truths, _ = rotated(call, rope, arrays, given)
-                for where in (given, spread) if name != "positions of NumPy" else (given,):
-                    results, communicated = rotated(call, rope, shards, where)
-                    assert communicated == 0, (name, placements)
-                    for result, truth in zip(results, truths, strict=True):
-                        assert result.placements == tuple(placements), (name, result.placements)
-                        error = (result.full_tensor() - truth).abs().max()
-                        assert error <= ROUNDED.get(name, 0.0), (name, layout, placements, dtype, error)
 
 
 def dtensors_otherwise():

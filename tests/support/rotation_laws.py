@@ -3,12 +3,14 @@
 from functools import partial
 
 import numpy as np
+import oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rotations import WRITABLE, copied, in_bytes, rotations
 
 from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
 
+DIFFERENTIABLE = ("torch", "jax", "mlx")
 EXAMPLES = settings.default.max_examples  # fewer where an interpreter runs them
 
 
@@ -37,15 +39,16 @@ def assert_all_laws(xp, drawn, numbers, ropes):
             assert_law_of_tables(xp, drawn, numbers, ropes, {**options, **way}, **way)
     elif "positions" in options:
         assert_law_of_keys(xp, drawn, numbers, ropes[0], **options)
+    if "sincos" not in options and drawn.is_learned and xp.name in DIFFERENTIABLE:
+        assert_law_of_gradients(xp, drawn, numbers, ropes[0], **options)
     if drawn.has_function:
         options_of = {"sincos": options["sincos"], "seq_dim": drawn.seq_dim, "layout": drawn.arguments["layout"]}
         for inverse in (False, True):
             assert_law_of_functions(xp, drawn, numbers, ropes, {**options_of, "inverse": inverse})
-    if xp.name in ("torch", "jax"):
-        for x, sincos in zip(numbers.xs, numbers.sincos):
-            dy = xp.array(np.random.default_rng(0).standard_normal(x.shape), x.dtype)
-            found = gradient(xp, lambda x: ropes[0](x, **options), x, dy)
-            drawn.assert_rotated(xp, found, dy, sincos, drawn.span.inverted())
+    for x, sincos in zip(numbers.xs, numbers.sincos) if xp.name in DIFFERENTIABLE else ():
+        dy = xp.array(np.random.default_rng(0).standard_normal(x.shape), x.dtype)
+        (found,) = gradients(xp, lambda x: ropes[0](x, **options), dy, x)
+        drawn.assert_rotated(xp, found, dy, sincos, drawn.span.inverted())
 
 
 def made_tables(xp, drawn, ropes, positions, xs):
@@ -120,13 +123,45 @@ def written(xp, numbers, call, rope, *_):
     return results
 
 
-def gradient(xp, call, x, dy):
-    """Of a call on one array, for the gradient `dy` of its result."""
+def assert_law_of_gradients(xp, drawn, numbers, rope, positions=None, **axes):
+    """Of learned frequencies, and of real positions: angles move a rotated pair at a right angle to it."""
+    is_real = drawn.source == "real positions" and not drawn.foreign
+    for x, (sin, cos), where in zip(numbers.xs, numbers.sincos, numbers.where, strict=True):
+        dy = xp.array(np.random.default_rng(0).standard_normal(x.shape), x.dtype)
+
+        def rotated(inv_freq, *given):
+            return rope.replace(inv_freq=inv_freq)(x, positions=given[0] if given else positions, **axes)  # noqa: B023
+
+        found = gradients(xp, rotated, dy, rope.inv_freq, *[positions] * is_real)
+        turned, _ = oracle.rotate_pairs(xp.numpy(x), sin, cos, drawn.span)
+        of_channels = oracle.channels(drawn.frequencies.shape[-1], drawn.span.write, drawn.span)
+        one, other, of_one, of_other = (each[..., of] for each in (turned, xp.numpy(dy)) for of in of_channels)
+        of_angles, size = one * of_other - other * of_one, np.hypot(one, other) * np.hypot(of_one, of_other)
+        frequencies = drawn.aligned_frequencies(x.ndim)
+        for result, like, factor in zip(found, (frequencies, where), (where, frequencies)):
+            truth, most = (summed_like(like, each) for each in (of_angles * factor, size * abs(factor)))
+            # Tables are within 2e-7, and each operation and each term of the sum is rounded.
+            away = abs(xp.numpy(result).reshape(like.shape) - truth)
+            assert np.all(away <= (4e-7 + (8 + size.size) * 2.0**-24) * most)
+
+
+def summed_like(x, terms):
+    """Sums over the axes along which `x` has the size 1."""
+    axes = tuple(axis for axis, size in enumerate(x.shape) if size == 1 != terms.shape[axis])
+    return terms.sum(axis=axes, keepdims=True)
+
+
+def gradients(xp, call, dy, *arguments):
+    """Of a call on arrays, for the gradient `dy` of its result."""
     if xp.name == "jax":
         import jax
 
-        return jax.vjp(call, x)[1](dy)[0]
+        return jax.vjp(call, *arguments)[1](dy)
+    if xp.name == "mlx":
+        import mlx.core as mx
+
+        return mx.vjp(call, [*arguments], [dy])[1]
     import torch
 
-    x = x.detach().requires_grad_()
-    return torch.autograd.grad(call(x), x, dy)[0]
+    arguments = [each.detach().requires_grad_() for each in arguments]
+    return torch.autograd.grad(call(*arguments), arguments, dy)

@@ -97,6 +97,7 @@ class Numbers:
     cuts: list = field(default_factory=list)  # (the larger array, a function)
     options: dict = field(default_factory=dict)  # seq_dim, heads_dim, and sincos and positions where they are given
     sincos: list = field(default_factory=list)  # for each array, in float64, aligned with its axes
+    where: list = field(default_factory=list)  # the positions of each array, where they give angles: "axes *x.shape 1"
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,19 @@ class Rotation:
         axes = axes if self.lead is None else [*axes[: self.lead], self.seq_axis]
         return axes, [1 if one else shape[axis] for one, axis in zip(self.whole, axes)]
 
+    def aligned_frequencies(self, ndim):
+        """ "axes *x.shape pairs", of arrays with so many axes."""
+        sizes = [1] * (ndim - 1)
+        if self.heads_axis is not None:
+            sizes[self.heads_axis] = self.frequencies.shape[1]
+        return self.frequencies.reshape(len(self.frequencies), *sizes, -1)
+
     def numbers(self, xp, seed):
         rng, found = np.random.default_rng(seed), Numbers()
         for dtype, memory in self.arrays:
             values = rng.standard_normal(memory.shape).clip(-3, 3)
+            if seed % 4 == 0 and not self.is_learned:  # whose gradients are sums
+                values[rng.random(memory.shape) < 0.03] = np.nan  # which stay in their pairs
             whole, cut = memory.put(xp, values, dtype)
             found.xs.append(cut(whole))
             found.cuts.append((whole, cut))
@@ -189,17 +199,19 @@ class Rotation:
             elif self.source == "consecutive":
                 where = np.arange(sizes[-1]).reshape(1, -1)
             elif self.integer != "int16":
-                far = rng.choice([100_003, 2**24 + 1, 2**31 - 1, -(2**31)], where.shape)
+                farther = [2**40 + 12_345, -(2**45)] if self.integer == "int64" else []
+                far = rng.choice([100_003, 2**24 + 1, 2**31 - 1, -(2**31), *farther], where.shape)
                 where = np.where(rng.random(where.shape) < 0.2, far, where).astype(self.integer)
             pair = oracle.sin_cos_of_axes(where.reshape(position_axes, -1), self.frequencies.reshape(position_axes, -1))
             pair = [factor * table.reshape(*sizes, *[heads] * (heads > 1), pairs) for table in pair]
-            where = where if position_axes > 1 else where[0]
             if self.source != "consecutive":
-                found.options["positions"] = given(where, self.where)
+                found.options["positions"] = given(where if position_axes > 1 else where[0], self.where)
         for shape in shapes:
             aligned = [1] * (len(shape) - 1)
             for axis, size in zip(axes, sizes):
                 aligned[axis] = size
+            if self.source not in ("tables", "rows"):
+                found.where.append(where.astype(np.float64).reshape(position_axes, *aligned, 1))
             if self.heads_axis is None or self.source == "tables":
                 found.sincos.append([table.reshape(*aligned, pairs) for table in pair])
             else:
@@ -229,7 +241,8 @@ class Rotation:
 def rotations(draw, xp, layout, is_usual):
     """Of one, two or four arrays, queries and keys of other head counts and dtypes, by every source of angles.
 
-    A part of the width, which begins anywhere and falls into blocks; axes in any order and memory, some of them empty.
+    A part of the width, which begins anywhere and falls into blocks; axes in any order and memory, some of them empty,
+    and with or without an axis of heads.
     Usual ones are of all of the width or its first part, in memory of their own.
     """
     blocks = draw(st.integers(1, 3)) if layout == "half" else 1
@@ -238,12 +251,13 @@ def rotations(draw, xp, layout, is_usual):
     pairs = blocks * of_block
     first, rest = (0, draw(st.sampled_from([0, 0, 4]))) if is_usual else (draw(st.integers(0, 3)) for _ in range(2))
     dim = (first + 2 * pairs + rest + 1) // 2 * 2
-    seq, heads = (draw(st.sampled_from(sizes)) for sizes in ([5, 5, 5, 5, 0], [3, 3, 5, 1, 0]))  # once seq == heads
+    seq, heads = (draw(st.sampled_from(sizes)) for sizes in ([5, 5, 5, 1, 0], [3, 3, 5, 1, 0]))  # once seq == heads
     source = draw(st.sampled_from(SOURCES))
     of_heads = source not in ("tables", "rows") and heads > 1 and draw(st.booleans())
     position_axes = 1 if source in ("tables", "rows", "consecutive") else draw(st.sampled_from([1, 1, 2]))
     others = draw(st.lists(st.sampled_from([2] if is_usual else [2, 2, 4, 0, 1]), max_size=2))
-    names = draw(st.permutations(["seq", "heads", *map(str, range(len(others)))]))
+    has_no_heads = not of_heads and draw(st.sampled_from([False, False, False, True]))
+    names = draw(st.permutations(["seq", *["heads"] * (not has_no_heads), *map(str, range(len(others)))]))
     size_of = {"seq": seq, "heads": heads, **{str(n): size for n, size in enumerate(others)}}
     seq_axis, heads_axis = names.index("seq"), names.index("heads") if of_heads else None
     shape = (*(size_of[name] for name in names), dim)

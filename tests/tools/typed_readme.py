@@ -1,4 +1,4 @@
-"""The README's snippets, `typed_user.py` and `typed_parameters.py`, checked by `mypy --strict` and pyright as strictly.
+"""The README's snippets and `typed_user.py`, checked by `mypy --strict` and pyright as strictly.
 
 Run: `python tests/tools/typed_readme.py`, where rope_xp, NumPy, JAX, Flax and PyTorch are installed.
 """
@@ -14,7 +14,6 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 from pages import README, python_blocks
-from typed_parameters import program
 
 # As strict as pyright is, but for what other libraries leave unknown, and a last line that shows a value.
 PYRIGHT = {
@@ -36,7 +35,6 @@ def main():
         for number, snippet in enumerate(python_blocks(README)):
             Path(folder, f"snippet_{number}.py").write_text(snippet)
         shutil.copy(Path(__file__).with_name("typed_user.py"), folder)
-        Path(folder, "every_parameter.py").write_text(program())
         Path(folder, "transformers.pyi").write_text(TRANSFORMERS)
         Path(folder, "pyrightconfig.json").write_text(json.dumps(PYRIGHT))
         commands = {
@@ -47,7 +45,7 @@ def main():
             codes = pool.map(lambda name: _run(name, commands[name], folder), commands)
             failed = [name for name, code in zip(commands, codes) if code]
     if failed:
-        sys.exit(f"{' and '.join(failed)}: mistakes in the README's snippets, typed_user.py or every_parameter.py")
+        sys.exit(f"{' and '.join(failed)}: mistakes in the README's snippets or typed_user.py")
 
 
 def _run(checker, options, folder):

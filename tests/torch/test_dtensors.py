@@ -4,6 +4,7 @@ import itertools
 from functools import partial
 
 import pytest
+import ranks
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -11,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from rope_xp import RotaryEmbedding
+from rope_xp import RotaryEmbedding, XPos
 from rope_xp.positions import from_mask
 
 POSITIONS = torch.arange(70).reshape(2, 5, 7)  # "axes batch seq"
@@ -40,10 +41,10 @@ def sharded(x, mesh, placements):
     return DTensor.from_local(shard_of(x, placements), mesh, placements, **options)
 
 
-def assert_sharded(result, truth, placements):
+def assert_sharded(result, truth, placements, atol=0.0):
     assert result.placements == tuple(placements)
     assert (result.shape, result.stride()) == (truth.shape, truth.stride())
-    assert torch.equal(result.to_local(), shard_of(truth, placements))
+    torch.testing.assert_close(result.to_local(), shard_of(truth, placements), rtol=0, atol=atol)
 
 
 # Positions and frequencies.
@@ -84,15 +85,52 @@ def test_tables_are_sharded_like_positions(mesh, name):
         torch.testing.assert_close(given.grad, same.grad, rtol=0, atol=105 * 70 * 2.0**-24)
 
 
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-def test_rotations_keep_placements_and_do_not_communicate(mesh, layout):
-    rope, x = RotaryEmbedding(head_dim=8, layout=layout, base=100.0, kernel="reference"), torch.randn(4, 8, 12, 8)
+def replaced(**options):
+    return lambda rope, q, k, where: rope.replace(**options)(q, k, positions=where, seq_dim=1)
+
+
+CALLS = ranks.calls(torch.arange) | {
+    "positions of NumPy": lambda rope, q, k, where: rope(q, k, positions=where.numpy(), seq_dim=1),
+    "plain tables": lambda rope, q, k, where: rope(q, k, sincos=rope.sincos(where), seq_dim=1),
+    "inverse": lambda rope, q, k, where: [rope.rotate(x, rope.sincos(where), seq_dim=1, inverse=True) for x in (q, k)],
+    "real positions": lambda rope, q, k, where: rope(q, k, positions=where / 7, seq_dim=1),
+    "float32 phases": replaced(phase="float32"),
+    "xpos": replaced(xpos=XPos(centre=100_000)),
+    "part": replaced(rotary_dim=8, first_channel=4),
+}
+# `exp` of float32 is another number at the end of a vector than within: an ulp of the growth, in two products of
+# numbers below 8.
+ROUNDED = {"xpos": 2 * 8 * 2 * 2.0**-23}
+
+
+def rotated(call, rope, arrays, where):
+    """What a call makes of q and k, and the gradients of half the sum of its squares; and what was communicated."""
+    arrays = [x.detach().requires_grad_() for x in arrays]
+    with CommDebugMode() as communication:  # for plain tensors, too, whose tables are others where nobody watches
+        results = list(call(rope, *arrays, where))
+        gradients = torch.autograd.grad(results, arrays, [y.detach() for y in results])
+    return [*results, *gradients], communication.get_total_counts()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_rotations_keep_placements_and_do_not_communicate(mesh, name):
+    """Forward and backward, also if positions are sharded like the sequence. The numbers are those of one device."""
+    where, layouts = torch.arange(ranks.SEQ) + 100_000, itertools.cycle(["half", "interleaved"])
+    dtypes = (torch.float32, torch.bfloat16) if name in ("counted", "positions") else (torch.float32,)
+    every = itertools.product(PLACEMENTS, repeat=2) if name == "counted" else itertools.combinations(PLACEMENTS, 2)
+    for placements, layout in zip(every, layouts):
+        on_seq = sharded(where, mesh, [Shard(0) if at == Shard(1) else Replicate() for at in placements])
+        rope = ranks.embedding(layout)
+        for dtype, given in itertools.product(dtypes, (where, on_seq) if name != "positions of NumPy" else (where,)):
+            arrays = [torch.randn(size, dtype=dtype) for size in ranks.SIZES]
+            truths, _ = rotated(CALLS[name], rope, arrays, where)
+            results, communicated = rotated(CALLS[name], rope, [sharded(x, mesh, placements) for x in arrays], given)
+            assert communicated == 0
+            for result, truth in zip(results, truths, strict=True):
+                assert_sharded(result, truth, placements, ROUNDED.get(name, 0.0))
+
+
+def test_positions_of_a_mask_are_sharded_like_it(mesh):
     mask = torch.arange(8) >= torch.arange(4)[:, None]
-    for placements in itertools.product(PLACEMENTS, repeat=2):
-        with CommDebugMode() as communication:
-            result = rope(sharded(x, mesh, placements), seq_dim=1)
-            assert communication.get_total_counts() == 0
-        assert_sharded(result, rope(x, seq_dim=1), placements)
-        if Shard(1) not in placements:
-            rows = [Replicate() if at == Shard(2) else at for at in placements]
-            assert_sharded(from_mask(sharded(mask, mesh, rows)), from_mask(mask), rows)
+    for rows in itertools.product([Replicate(), Shard(0)], repeat=2):
+        assert_sharded(from_mask(sharded(mask, mesh, rows)), from_mask(mask), rows)
