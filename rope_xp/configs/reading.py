@@ -5,7 +5,7 @@ and the block, read the widths, the base and the rule. Every key of the block, a
 be known and read, or it is an error.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -57,7 +57,7 @@ from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.layouts import LAYOUTS
 from rope_xp.provenance import Provenance, defaults_as_text, with_provenance
-from rope_xp.types import Config, Values
+from rope_xp.types import Config
 
 COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
 # More layers than any model has. The layers of a config with more have no types of their own.
@@ -136,7 +136,7 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         changed = with_arguments(line, whole) if of_llama_cpp else with_overrides(line, whole, choice.part)
         remarks.extend(changed.remarks)
         length = changed.context if choice.seq_len is None else choice.seq_len
-        return _read_mapping(changed.mapping, choice._replace(seq_len=length), changed.betas, as_file)
+        return _read_mapping(changed.mapping, choice._replace(seq_len=length), as_file)
 
     rope = read_as(line)
     if line.flags and _is_same(rope, lambda: read_as(line._replace(flags=()))):
@@ -171,23 +171,21 @@ def _is_same(rope: RotaryEmbedding | None, read: Callable[[], RotaryEmbedding | 
         return False
 
 
-def _read_mapping(
-    whole: Config, choice: Choice, betas: Mapping[str, float] | None = None, as_file: str = ""
-) -> RotaryEmbedding | None:
+def _read_mapping(whole: Config, choice: Choice, as_file: str = "") -> RotaryEmbedding | None:
     form = format_of(whole)
     if form is None:
         return _read_transformers(whole, choice)
     try:
         if not form.readers:
             return _read_transformers(with_mlx_rule(whole), choice)
-        return _read_format(form, whole, choice, betas or {})
+        return _read_format(form, whole, choice)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{error} ({as_file or f'the mapping was read as {form.name}'})") from None
 
 
-def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str, float]) -> RotaryEmbedding | None:
-    """The embedding of a config in another format, which is translated first. `betas` replace those of YaRN."""
+def _read_format(form: Format, whole: Config, choice: Choice) -> RotaryEmbedding | None:
+    """The embedding of a config in another format, which is translated first."""
     if choice.compat is not None:
         raise wrong_value(f"compat must be None for this format; got {choice.compat!r}")
     source = Keys("the mapping", whole)
@@ -197,7 +195,7 @@ def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str
     if translated is None:
         return None
     config, family = translated
-    config = _with_betas({key: value for key, value in config.items() if value is not None}, betas)
+    config = {key: value for key, value in config.items() if value is not None}
     rope, provenance = _read_part(config, "", _with_layout(family, choice.layout), choice)
     provenance = replace(
         provenance,
@@ -209,16 +207,6 @@ def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str
         architecture=whole["general.architecture"] if form is GGUF else "",
     )
     return _with_provenance(rope, provenance, choice.strict)
-
-
-def _with_betas(config: Values, betas: Mapping[str, float]) -> Values:
-    block = config["rope_parameters"] if betas else {}
-    nested = {
-        key: _with_betas({"rope_parameters": each}, betas) for key, each in block.items() if isinstance(each, dict)
-    }
-    if nested:
-        return {**config, "rope_parameters": {key: each["rope_parameters"] for key, each in nested.items()}}
-    return {**config, "rope_parameters": {**block, **betas}} if block.get("rope_type") == "yarn" else config
 
 
 def _with_provenance(rope: RotaryEmbedding | None, provenance: Provenance, strict: bool) -> RotaryEmbedding | None:
