@@ -80,10 +80,8 @@ def _kind(keys: Keys, is_latent: bool) -> str:
     if _flag(keys, "use_rotary_position_embeddings"):
         kind = "rope"
     if is_latent and kind != "none":
-        kind = keys.read("rope_type")
-        if kind is None:
-            keys.assume("scaling", "rope_type", "default of Megatron-LM with latent attention, yarn")
-            return "yarn"
+        source = "default of Megatron-LM with latent attention, yarn"
+        kind = keys.read_or_assume("rope_type", "scaling", "yarn", source)
     elif kind is None:
         raise wrong_value("position_embedding_type must be given, because its default is not rotary; got none")
     if is_latent and kind != "none":
@@ -101,9 +99,7 @@ def _flag(keys: Keys, name: str) -> bool:
 def _require(keys: Keys, kind: str, **wanted: object) -> None:
     """Arguments that this kind of rotation does not read must have their default."""
     for name, value in wanted.items():
-        given = keys.read(name)
-        if given is not None and given != value:
-            raise wrong_value(f"{name} must be {value} with {kind}; got {given!r}")
+        keys.require(name, value, f" with {kind}")
 
 
 def _fraction(keys: Keys) -> Values:
