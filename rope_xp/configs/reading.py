@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rope_xp.arrays import checks
 from rope_xp.configs.block import block_of, embedding_of
 from rope_xp.configs.families.family import COMMON_DEFAULTS, Axes, Family
-from rope_xp.configs.families.indexers import INDEXERS, has_indexer, indexer_of, note_on_indexer, read_indexer
+from rope_xp.configs.families.indexers import INDEXERS, has_indexer, note_on_indexer, read_indexer
 from rope_xp.configs.families.indexers import PART as INDEXER
 from rope_xp.configs.families.model_types import FAMILIES, NOT_ROTARY, UNROTATED, axis_names
 from rope_xp.configs.families.own_keys import families_with, remarks_on_widths, translate_own_keys, variant_of
@@ -74,7 +74,6 @@ class Choice(NamedTuple):
     compat: str | None
     part: str | None
     strict: bool
-    of_indexer: bool = False  # the embedding of the indexer is wanted, not that of the attention
 
 
 def read_config(config: object, flags: object, choice: Choice) -> RotaryEmbedding | None:
@@ -223,7 +222,6 @@ def _read_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
     model_type = variant_of(mapping, model_type)
     if model_type in UNROTATED:
         return None
-    choice = choice._replace(of_indexer=choice.part == INDEXER and model_type in INDEXERS)
     family = _family_of(mapping, model_type, choice.layout)
     defaults = DEFAULTS_IN_COMPOSITE.get((whole.get("model_type"), model_type), {})
     family = replace(family, defaults={**family.defaults, **defaults})
@@ -299,12 +297,13 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     if compat is not None:
         keys.mapping, family = as_transformers(keys.mapping, model_type, family, seq_len)
     layer_type = layer_type_of(keys, family, layer, choice.layer_type)
-    if choice.of_indexer and layer is None and layer_type is None:
+    of_indexer = choice.part == INDEXER and model_type in INDEXERS  # it is wanted, not the attention
+    if of_indexer and layer is None and layer_type is None:
         layer_type = INDEXERS[model_type].layer_type or None
     row_type = row_type_of(family.layers, layer_type)
     block = block_of(keys, family, row_type)
     rotated = is_rotated(keys, family, layer, layer_type)
-    indexed = model_type in INDEXERS and has_indexer(keys, layer, layer_type)
+    indexed = has_indexer(keys, layer, layer_type)
     defaults_of_layer = tuple(keys.defaults.values())  # they decide the type of the layer, and whether it is rotated
     rope = None
     if block is not None:
@@ -313,23 +312,18 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
         which = layer if rotated else NO_LAYER
         rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len, type_is_scaled))
         keys.remarks += [] if compat else remarks_on_transformers(keys.mapping, block.mapping, model_type, family)
-    pairing = family.pairing
-    layout = rope.layout if rope else pairing.layout
-    width_and_layout = read_indexer(keys, layout, pairing.from_caller, choice.of_indexer)
+    indexer = read_indexer(keys, rope if rotated and indexed else None, choice.layout, of_indexer)
     _add_remark_on_chunks(keys)
     length = keys.read_first(*LENGTH_KEYS, "seq_length")
     _check_all_read(keys, family, mapping)
-    indexer = None
-    if rope and rotated and indexed and width_and_layout:
-        indexer = indexer_of(rope, model_type, *width_and_layout)
-    if rope is None or not rotated or (choice.of_indexer and indexer is None):
+    if rope is None or not rotated or (of_indexer and indexer is None):
         return None, Provenance(defaults_of_layer)
     keys.remarks += [
         *_remarks_on_base(keys, family.of_type(row_type), rope),
         *remarks_on_widths(keys, family, rope.head_dim),
     ]
-    note = "" if indexer is None or choice.of_indexer else note_on_indexer(rope, indexer)
-    chosen = indexer if choice.of_indexer and indexer is not None else rope
+    note = "" if indexer is None or of_indexer else note_on_indexer(rope, indexer)
+    chosen = indexer if of_indexer and indexer is not None else rope
     length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `translate_own_keys` has added
     return chosen, Provenance(
