@@ -34,7 +34,6 @@ class LayerConfig:
     layer: int | EllipsisType | None
     layer_type: str | None
     seq_len: int | None
-    type_is_scaled: bool  # whether a `rope_scaling` applies to this type of layers
 
     def number(self, name: str, value: object) -> Any:
         """The number for the layer, from a number or a list, where 0 means none. `name` is for errors."""

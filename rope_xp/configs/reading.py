@@ -305,12 +305,10 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     rotated = is_rotated(keys, family, layer, layer_type)
     indexed = has_indexer(keys, layer, layer_type)
     defaults_of_layer = tuple(keys.defaults.values())  # they decide the type of the layer, and whether it is rotated
-    rope = None
+    rope, row = None, family.of_type(row_type)
     if block is not None:
-        own = family.layers.by_type.get(row_type)
-        row, type_is_scaled = family.of_type(row_type), own is None or own.scaled
         which = layer if rotated else NO_LAYER
-        rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len, type_is_scaled))
+        rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len))
         keys.remarks += [] if compat else remarks_on_transformers(keys.mapping, block.mapping, model_type, family)
     indexer = read_indexer(keys, rope if rotated and indexed else None, choice.layout, of_indexer)
     _add_remark_on_chunks(keys)
@@ -319,7 +317,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     if rope is None or not rotated or (of_indexer and indexer is None):
         return None, Provenance(defaults_of_layer)
     keys.remarks += [
-        *_remarks_on_base(keys, family.of_type(row_type), rope),
+        *_remarks_on_base(keys, row, rope),
         *remarks_on_widths(keys, family, rope.head_dim),
     ]
     note = "" if indexer is None or of_indexer else note_on_indexer(rope, indexer)
