@@ -114,18 +114,18 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     if choice.compat is not None:
         raise wrong_value(f"compat must be None with flags; got {choice.compat!r}")
     remarks: list[str] = []
-    source, as_file, of_config = "", "", Provenance()
+    of_config, as_file = None, ""  # of a config that stands for the GGUF file
     if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
         rope = _read_mapping(whole, choice)
         if rope is None:
             return None
-        source, of_config = "the GGUF file that llama.cpp's converter writes for the config", rope._provenance
+        of_config = rope._provenance
         as_file = "the config was read as the GGUF file that llama.cpp's converter writes from it"
-        if rope._provenance.layer_type not in ("", "full_attention"):
-            kept = f"flags of llama.cpp leave layers of type {rope._provenance.layer_type} as the file has them"
-            return with_provenance(rope, replace(rope._provenance, remarks=(kept, *rope._provenance.remarks)))
-        if rope._provenance.model_type not in ARCHITECTURE_OF:
-            remarks.append(f"whether llama.cpp has model type {rope._provenance.model_type!r} is not known")
+        if of_config.layer_type not in ("", "full_attention"):
+            kept = f"flags of llama.cpp leave layers of type {of_config.layer_type} as the file has them"
+            return with_provenance(rope, replace(of_config, remarks=(kept, *of_config.remarks)))
+        if of_config.model_type not in ARCHITECTURE_OF:
+            remarks.append(f"whether llama.cpp has model type {of_config.model_type!r} is not known")
         whole, of_writer = metadata_of(rope)
         remarks += of_writer
         choice = choice._replace(layer=None, layer_type=None, layout=rope.layout, part=None, strict=False)
@@ -144,12 +144,14 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     if rope is None:
         return None
     found = rope._provenance
+    source = found.format or "the config"
     if line.engine != "llama.cpp":
         found = replace(found, tensors=_tensors_of_file(whole, choice))
-    elif as_file:  # the architecture is that of the config, or any that has its rotation
+    elif of_config is not None:  # the architecture is that of the config, or any that has its rotation
         names = ("model_type", "file_type", "path", "axis_names")
         found = replace(found, architecture="", **{name: getattr(of_config, name) for name in names})
-    source = f"{source or found.format or 'the config'}, with flags of {line.name}"
+        source = "the GGUF file that llama.cpp's converter writes for the config"
+    source = f"{source}, with flags of {line.name}"
     return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks), format=source))
 
 
