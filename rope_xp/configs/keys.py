@@ -173,7 +173,7 @@ class Keys:
         self.mapping = {**self.mapping, name: value}
 
     def require(self, name: str, value: object, why: str) -> None:
-        """A key must have this value, or none. `why` is the rest of the sentence for an error."""
+        # `why` is the rest of the sentence for an error.
         given = self.read(name)
         if given is not None and given != value:
             raise wrong_value(f"{name} must be {value!r}{why}; got {given!r}")

@@ -102,7 +102,7 @@ class Part:
         return next((each[key] for each in places for key in PARTIAL_KEYS if each.get(key) is not None), None)
 
     def without_type(self, block: Config, given: Config, effect: str) -> Values:
-        """A block without `type`, and a remark if it is the only name of the rule."""
+        # Engines do not read it: a remark, if it is the only name of the rule.
         found = dict(block)
         kind = found.pop("type", None)
         if kind is not None and "rope_type" not in given:
