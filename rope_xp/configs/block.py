@@ -82,12 +82,10 @@ def _check_label(labels: Collection[str], layer_type: str, why: str) -> None:
 
 def embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
     with misspelt_first(config.block):
-        return _embedding_of(config)
+        return _embedding_of(config if _rule_applies(config) else _without_scaling(config))
 
 
 def _embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
-    if not _rule_applies(config):
-        config = _without_scaling(config)
     head_dim, base, rope_type = head_dim_of(config), base_of(config), rope_type_of(config)
     rotary_dim = rotated_channels_of(config, rope_type, head_dim)
     scaling = scaling_of(config, rope_type)
@@ -139,7 +137,7 @@ def _frequency_arguments(
 def _rule_applies(config: LayerConfig) -> bool:
     keys, key = config.keys, config.family.layers.scaled_key
     if not key:
-        return config.type_is_scaled or config.block.key != "rope_scaling"
+        return config.family.quirks.scaled or config.block.key != "rope_scaling"
     scaled_layers = keys.read_list(key)
     count = layers_of(keys)
     if keys.read(key) is None or config.layer is NO_LAYER or rope_type_of(config) == "default":
@@ -155,12 +153,12 @@ def _without_scaling(config: LayerConfig) -> LayerConfig:
     """The config of a layer to which the block does not apply. It is read once as if it did, so that it is checked."""
     others = config.keys.fresh()
     try:
-        embedding_of(replace(config, keys=others, layer=NO_LAYER, type_is_scaled=True))
+        _embedding_of(replace(config, keys=others, layer=NO_LAYER))
     finally:
         config.keys.mark_all_read_by(others)
     block = config.block.mapping
     kept = {"rope_theta": block["rope_theta"]} if config.family.layers.scaled_key and "rope_theta" in block else {}
-    return replace(config, block=Block("rope_parameters", kept, "no block"), type_is_scaled=True)
+    return replace(config, block=Block("rope_parameters", kept, "no block"))
 
 
 def _check_switches(config: LayerConfig) -> None:

@@ -169,10 +169,14 @@ class Keys:
 
     def set_known(self, name: str, value: object, source: str) -> None:
         """Set a known key to the value that another key, `source`, implies. It must not have a different value."""
+        self.require(name, value, f", because of {source}")
+        self.mapping = {**self.mapping, name: value}
+
+    def require(self, name: str, value: object, why: str) -> None:
+        # `why` is the rest of the sentence for an error.
         given = self.read(name)
         if given is not None and given != value:
-            raise wrong_value(f"{name} must be {value!r}, because of {source}; got {given!r}")
-        self.mapping = {**self.mapping, name: value}
+            raise wrong_value(f"{name} must be {value!r}{why}; got {given!r}")
 
     def fresh(self) -> "Keys":
         """The same mapping, with no key marked as read."""

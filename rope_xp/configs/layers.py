@@ -34,7 +34,6 @@ class LayerConfig:
     layer: int | EllipsisType | None
     layer_type: str | None
     seq_len: int | None
-    type_is_scaled: bool  # whether a `rope_scaling` applies to this type of layers
 
     def number(self, name: str, value: object) -> Any:
         """The number for the layer, from a number or a list, where 0 means none. `name` is for errors."""
@@ -153,10 +152,8 @@ def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | 
 
 
 def _has_value(keys: Keys, family: Family, key: str, wanted: object, *others: object) -> bool:
-    value, default = keys.read(key), family.default(key)
-    if value is None:
-        keys.assume("", key)
-        value = default
+    default = family.default(key)
+    value = keys.read_or_assume(key, "", default)
     known = {wanted, default, *others}
     if not any(value == each for each in known):
         raise wrong_value(f"{key} must be one of {comma_separated(known)}; got {value!r}")

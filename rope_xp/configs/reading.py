@@ -5,7 +5,7 @@ and the block, read the widths, the base and the rule. Every key of the block, a
 be known and read, or it is an error.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rope_xp.arrays import checks
 from rope_xp.configs.block import block_of, embedding_of
 from rope_xp.configs.families.family import COMMON_DEFAULTS, Axes, Family
-from rope_xp.configs.families.indexers import INDEXERS, has_indexer, indexer_of, note_on_indexer, read_indexer
+from rope_xp.configs.families.indexers import INDEXERS, has_indexer, note_on_indexer, read_indexer
 from rope_xp.configs.families.indexers import PART as INDEXER
 from rope_xp.configs.families.model_types import FAMILIES, NOT_ROTARY, UNROTATED, axis_names
 from rope_xp.configs.families.own_keys import families_with, remarks_on_widths, translate_own_keys, variant_of
@@ -57,7 +57,7 @@ from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.layouts import LAYOUTS
 from rope_xp.provenance import Provenance, defaults_as_text, with_provenance
-from rope_xp.types import Config, Values
+from rope_xp.types import Config
 
 COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
 # More layers than any model has. The layers of a config with more have no types of their own.
@@ -74,7 +74,6 @@ class Choice(NamedTuple):
     compat: str | None
     part: str | None
     strict: bool
-    of_indexer: bool = False  # the embedding of the indexer is wanted, not that of the attention
 
 
 def read_config(config: object, flags: object, choice: Choice) -> RotaryEmbedding | None:
@@ -115,18 +114,18 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     if choice.compat is not None:
         raise wrong_value(f"compat must be None with flags; got {choice.compat!r}")
     remarks: list[str] = []
-    source, as_file, of_config = "", "", Provenance()
+    of_config, as_file = None, ""  # of a config that stands for the GGUF file
     if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
         rope = _read_mapping(whole, choice)
         if rope is None:
             return None
-        source, of_config = "the GGUF file that llama.cpp's converter writes for the config", rope._provenance
+        of_config = rope._provenance
         as_file = "the config was read as the GGUF file that llama.cpp's converter writes from it"
-        if rope._provenance.layer_type not in ("", "full_attention"):
-            kept = f"flags of llama.cpp leave layers of type {rope._provenance.layer_type} as the file has them"
-            return with_provenance(rope, replace(rope._provenance, remarks=(kept, *rope._provenance.remarks)))
-        if rope._provenance.model_type not in ARCHITECTURE_OF:
-            remarks.append(f"whether llama.cpp has model type {rope._provenance.model_type!r} is not known")
+        if of_config.layer_type not in ("", "full_attention"):
+            kept = f"flags of llama.cpp leave layers of type {of_config.layer_type} as the file has them"
+            return with_provenance(rope, replace(of_config, remarks=(kept, *of_config.remarks)))
+        if of_config.model_type not in ARCHITECTURE_OF:
+            remarks.append(f"whether llama.cpp has model type {of_config.model_type!r} is not known")
         whole, of_writer = metadata_of(rope)
         remarks += of_writer
         choice = choice._replace(layer=None, layer_type=None, layout=rope.layout, part=None, strict=False)
@@ -136,7 +135,7 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         changed = with_arguments(line, whole) if of_llama_cpp else with_overrides(line, whole, choice.part)
         remarks.extend(changed.remarks)
         length = changed.context if choice.seq_len is None else choice.seq_len
-        return _read_mapping(changed.mapping, choice._replace(seq_len=length), changed.betas, as_file)
+        return _read_mapping(changed.mapping, choice._replace(seq_len=length), as_file)
 
     rope = read_as(line)
     if line.flags and _is_same(rope, lambda: read_as(line._replace(flags=()))):
@@ -145,12 +144,14 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     if rope is None:
         return None
     found = rope._provenance
+    source = found.format or "the config"
     if line.engine != "llama.cpp":
         found = replace(found, tensors=_tensors_of_file(whole, choice))
-    elif as_file:  # the architecture is that of the config, or any that has its rotation
+    elif of_config is not None:  # the architecture is that of the config, or any that has its rotation
         names = ("model_type", "file_type", "path", "axis_names")
         found = replace(found, architecture="", **{name: getattr(of_config, name) for name in names})
-    source = f"{source or found.format or 'the config'}, with flags of {line.name}"
+        source = "the GGUF file that llama.cpp's converter writes for the config"
+    source = f"{source}, with flags of {line.name}"
     return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks), format=source))
 
 
@@ -171,23 +172,21 @@ def _is_same(rope: RotaryEmbedding | None, read: Callable[[], RotaryEmbedding | 
         return False
 
 
-def _read_mapping(
-    whole: Config, choice: Choice, betas: Mapping[str, float] | None = None, as_file: str = ""
-) -> RotaryEmbedding | None:
+def _read_mapping(whole: Config, choice: Choice, as_file: str = "") -> RotaryEmbedding | None:
     form = format_of(whole)
     if form is None:
         return _read_transformers(whole, choice)
     try:
         if not form.readers:
             return _read_transformers(with_mlx_rule(whole), choice)
-        return _read_format(form, whole, choice, betas or {})
+        return _read_format(form, whole, choice)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{error} ({as_file or f'the mapping was read as {form.name}'})") from None
 
 
-def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str, float]) -> RotaryEmbedding | None:
-    """The embedding of a config in another format, which is translated first. `betas` replace those of YaRN."""
+def _read_format(form: Format, whole: Config, choice: Choice) -> RotaryEmbedding | None:
+    """The embedding of a config in another format, which is translated first."""
     if choice.compat is not None:
         raise wrong_value(f"compat must be None for this format; got {choice.compat!r}")
     source = Keys("the mapping", whole)
@@ -197,7 +196,7 @@ def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str
     if translated is None:
         return None
     config, family = translated
-    config = _with_betas({key: value for key, value in config.items() if value is not None}, betas)
+    config = {key: value for key, value in config.items() if value is not None}
     rope, provenance = _read_part(config, "", _with_layout(family, choice.layout), choice)
     provenance = replace(
         provenance,
@@ -209,16 +208,6 @@ def _read_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str
         architecture=whole["general.architecture"] if form is GGUF else "",
     )
     return _with_provenance(rope, provenance, choice.strict)
-
-
-def _with_betas(config: Values, betas: Mapping[str, float]) -> Values:
-    block = config["rope_parameters"] if betas else {}
-    nested = {
-        key: _with_betas({"rope_parameters": each}, betas) for key, each in block.items() if isinstance(each, dict)
-    }
-    if nested:
-        return {**config, "rope_parameters": {key: each["rope_parameters"] for key, each in nested.items()}}
-    return {**config, "rope_parameters": {**block, **betas}} if block.get("rope_type") == "yarn" else config
 
 
 def _with_provenance(rope: RotaryEmbedding | None, provenance: Provenance, strict: bool) -> RotaryEmbedding | None:
@@ -235,7 +224,6 @@ def _read_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
     model_type = variant_of(mapping, model_type)
     if model_type in UNROTATED:
         return None
-    choice = choice._replace(of_indexer=choice.part == INDEXER and model_type in INDEXERS)
     family = _family_of(mapping, model_type, choice.layout)
     defaults = DEFAULTS_IN_COMPOSITE.get((whole.get("model_type"), model_type), {})
     family = replace(family, defaults={**family.defaults, **defaults})
@@ -311,37 +299,31 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     if compat is not None:
         keys.mapping, family = as_transformers(keys.mapping, model_type, family, seq_len)
     layer_type = layer_type_of(keys, family, layer, choice.layer_type)
-    if choice.of_indexer and layer is None and layer_type is None:
+    of_indexer = choice.part == INDEXER and model_type in INDEXERS  # it is wanted, not the attention
+    if of_indexer and layer is None and layer_type is None:
         layer_type = INDEXERS[model_type].layer_type or None
     row_type = row_type_of(family.layers, layer_type)
     block = block_of(keys, family, row_type)
     rotated = is_rotated(keys, family, layer, layer_type)
-    indexed = model_type in INDEXERS and has_indexer(keys, layer, layer_type)
+    indexed = has_indexer(keys, layer, layer_type)
     defaults_of_layer = tuple(keys.defaults.values())  # they decide the type of the layer, and whether it is rotated
-    rope = None
+    rope, row = None, family.of_type(row_type)
     if block is not None:
-        own = family.layers.by_type.get(row_type)
-        row, type_is_scaled = family.of_type(row_type), own is None or own.scaled
         which = layer if rotated else NO_LAYER
-        rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len, type_is_scaled))
+        rope = embedding_of(LayerConfig(keys, block, row, which, layer_type, seq_len))
         keys.remarks += [] if compat else remarks_on_transformers(keys.mapping, block.mapping, model_type, family)
-    pairing = family.pairing
-    layout = rope.layout if rope else pairing.layout
-    width_and_layout = read_indexer(keys, layout, pairing.from_caller, choice.of_indexer)
+    indexer = read_indexer(keys, rope if rotated and indexed else None, choice.layout, of_indexer)
     _add_remark_on_chunks(keys)
     length = keys.read_first(*LENGTH_KEYS, "seq_length")
     _check_all_read(keys, family, mapping)
-    indexer = None
-    if rope and rotated and indexed and width_and_layout:
-        indexer = indexer_of(rope, model_type, *width_and_layout)
-    if rope is None or not rotated or (choice.of_indexer and indexer is None):
+    if rope is None or not rotated or (of_indexer and indexer is None):
         return None, Provenance(defaults_of_layer)
     keys.remarks += [
-        *_remarks_on_base(keys, family.of_type(row_type), rope),
+        *_remarks_on_base(keys, row, rope),
         *remarks_on_widths(keys, family, rope.head_dim),
     ]
-    note = "" if indexer is None or choice.of_indexer else note_on_indexer(rope, indexer)
-    chosen = indexer if choice.of_indexer and indexer is not None else rope
+    note = "" if indexer is None or of_indexer else note_on_indexer(rope, indexer)
+    chosen = indexer if of_indexer and indexer is not None else rope
     length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `translate_own_keys` has added
     return chosen, Provenance(

@@ -118,6 +118,7 @@ class Quirks:
     scales_softmax: bool = True  # latent attention multiplies its softmax scale, as in DeepSeek
     # Scaling rules that only this family has, or its own names for rules.
     rules: Mapping[str, str | type[Scaling]] = field(default_factory=dict)
+    scaled: bool = True  # whether a `rope_scaling` applies
     scaling_defaults: Config = field(default_factory=dict)  # defaults for a `rope_scaling`
     redundant_keys: tuple[str, ...] = ()  # transformers writes them outside the rotary block too; the block decides
     ignored_in_block: tuple[str, ...] = ()  # keys in the rotary block that change nothing
@@ -142,7 +143,8 @@ class Family:
 
     def of_type(self, name: str) -> "Family":
         own = self.layers.by_type.get(name, LayerType())
-        quirks = self.quirks if own.base_keys is None else replace(self.quirks, base_keys=own.base_keys)
+        base_keys = self.quirks.base_keys if own.base_keys is None else own.base_keys
+        quirks = replace(self.quirks, base_keys=base_keys, scaled=own.scaled)
         head_dim = self.head_dim if own.head_dim is None else own.head_dim
         return replace(self, defaults={**self.defaults, **own.defaults}, head_dim=head_dim, quirks=quirks)
 

@@ -52,38 +52,55 @@ INDEXERS: dict[str, Indexer] = {
 }
 
 
-def read_indexer(keys: Keys, attention: str, is_chosen: bool, is_result: bool) -> tuple[int, str] | None:
-    """The width of the heads of a family's indexer, and its layout. None without an indexer."""
-    # `attention` is the layout of the attention. If the caller has chosen it (`is_chosen`), it is the indexer's, too.
-    # Defaults are recorded if the indexer is the result (`is_result`), and not the attention beside it.
+def read_indexer(
+    keys: Keys, attention: RotaryEmbedding | None, layout: str | None, is_result: bool
+) -> RotaryEmbedding | None:
+    """The embedding of a family's indexer, from that of its attention. Without an attention, keys are only read."""
+    # `layout` is that of the caller, who may have chosen one. Defaults are recorded if the indexer is the result
+    # (`is_result`), and not the attention beside it.
     own = INDEXERS.get(keys.model_type)
     if own is None:
         return None
-    interleave = keys.read(INTERLEAVE_KEY)
-    width = keys.read_count(own.width_key)
-    if width is None and own.older_key is not None:
-        width = keys.read_mapping(own.older_key[0]).read_count(own.older_key[1])
-    if width is None:
-        width = own.width
-        if width is not None and is_result:
-            keys.assume("channels", own.width_key)
+    interleave, width = keys.read(INTERLEAVE_KEY), _width(keys, own, is_result)
     if width is None:
         return None
     if not 2 <= width <= MAX_SIZE:
         raise wrong_value(f"{own.width_key} must be from 2 to {MAX_SIZE}; got {width}")
-    if is_chosen:
-        return width, attention
-    if interleave is not None:
-        return width, "interleaved_to_half" if checks.boolean(INTERLEAVE_KEY, interleave) else "half"
-    if own.stated_layout and is_result:
-        keys.assume("layout", INTERLEAVE_KEY, "as in transformers; vLLM and SGLang take false")
-    return width, own.layout or attention
+    if layout is None and interleave is not None:
+        layout = "interleaved_to_half" if checks.boolean(INTERLEAVE_KEY, interleave) else "half"
+    elif layout is None:
+        layout = own.layout
+        if own.stated_layout and is_result:
+            keys.assume("layout", INTERLEAVE_KEY, "as in transformers; vLLM and SGLang take false")
+    return None if attention is None else _indexer_of(attention, own, width, layout or attention.layout)
+
+
+def _width(keys: Keys, own: Indexer, is_result: bool) -> Any:
+    width = keys.read_count(own.width_key)
+    if width is None and own.older_key is not None:
+        width = keys.read_mapping(own.older_key[0]).read_count(own.older_key[1])
+    if width is None and own.width is not None and is_result:
+        keys.assume("channels", own.width_key)
+    return own.width if width is None else width
+
+
+def _indexer_of(attention: RotaryEmbedding, own: Indexer, width: int, layout: Any) -> RotaryEmbedding:
+    channels: Any = attention.rotary_dim
+    if channels > width:
+        raise wrong_value(
+            f"{own.width_key} must be at least {channels}, the channels that the attention rotates; got {width}"
+        )
+    rule = attention.scaling
+    if isinstance(rule, YarnScaling):
+        rule = without_softmax_scale(rule)
+    first = width - channels if own.last_channels else 0
+    return attention.replace(head_dim=width, rotary_dim=channels, layout=layout, first_channel=first, scaling=rule)
 
 
 def has_indexer(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
     """Whether a layer has an indexer of its own. The layers between two full indexers share the selected tokens."""
-    own = INDEXERS[keys.model_type]
-    if own.layer_type and layer_type not in (None, own.layer_type):
+    own = INDEXERS.get(keys.model_type)
+    if own is None or (own.layer_type and layer_type not in (None, own.layer_type)):
         return False
     if layer is None or not own.has_types:
         return True
@@ -98,20 +115,6 @@ def has_indexer(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
     if types[layer] not in ("full", "shared", "F", "S"):
         raise wrong_value(f"indexer_types must be 'full' or 'shared'; got {types[layer]!r}")
     return types[layer] in ("full", "F")
-
-
-def indexer_of(attention: RotaryEmbedding, model_type: str, width: int, layout: object) -> RotaryEmbedding:
-    channels: Any = attention.rotary_dim
-    if channels > width:
-        raise wrong_value(
-            f"{INDEXERS[model_type].width_key} must be at least {channels}, the channels that the attention "
-            f"rotates; got {width}"
-        )
-    rule = attention.scaling
-    if isinstance(rule, YarnScaling):
-        rule = without_softmax_scale(rule)
-    first = width - channels if INDEXERS[model_type].last_channels else 0
-    return attention.replace(head_dim=width, rotary_dim=channels, layout=layout, first_channel=first, scaling=rule)
 
 
 def note_on_indexer(attention: RotaryEmbedding, indexer: RotaryEmbedding) -> str:

@@ -33,9 +33,7 @@ GROK_BLOCK = {"rope_type": "rope_type", "scaling_factor": "factor", "beta_fast":
 
 def translate_own_keys(keys: Keys, seq_len: int | None) -> None:
     for key, wanted in REQUIRED_VALUES.get(keys.model_type, {}).items():
-        value = keys.read(key)
-        if value is not None and value != wanted:
-            raise wrong_value(f"{key} must be {wanted!r} in model_type {keys.model_type!r}; got {value!r}")
+        keys.require(key, wanted, f" in model_type {keys.model_type!r}")
     if keys.model_type in TRANSLATIONS:
         TRANSLATIONS[keys.model_type](keys, seq_len)
 

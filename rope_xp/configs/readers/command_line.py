@@ -45,7 +45,6 @@ class Changed(NamedTuple):
     mapping: Config
     context: int | None  # the length of the engine, which LongRoPE depends on
     remarks: list[str]  # sentences about arguments that do not do what one would expect
-    betas: Mapping[str, float] = {}  # the ends of YaRN's ramp that arguments of llama.cpp state: keys of the block
 
 
 def _number(name: str, text: str) -> float:

@@ -16,6 +16,7 @@ from rope_xp.configs import engines
 from rope_xp.configs.families.family import LATENT, NO_ROPE_LAYERS, Axes, Family, Layers, LayerType, Pairing, Quirks
 from rope_xp.configs.keys import MAX_SIZE, ORIGINAL, Keys, comma_separated
 from rope_xp.configs.layers import sliding_only
+from rope_xp.configs.readers.llama_cpp_arguments import BETAS_OF_FLAGS
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.configs.writers.limits import longrope_factor
 from rope_xp.errors import wrong_type, wrong_value
@@ -186,7 +187,7 @@ def _read_multiplier(metadata: Metadata) -> float:
 def _betas(metadata: Metadata) -> dict[str, float]:
     read = {key.partition("yarn_")[2]: metadata.read_if_used(key, usual) for key, usual in gguf.BETAS.items()}
     given = {name: value for name, value in read.items() if value is not None}
-    return gguf.OTHER_BETAS.get(metadata.architecture, {}) | given
+    return {**gguf.OTHER_BETAS.get(metadata.architecture, {}), **given, **metadata.keys.mapping.get(BETAS_OF_FLAGS, {})}
 
 
 def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, ...]) -> Values:

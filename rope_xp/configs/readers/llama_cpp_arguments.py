@@ -19,6 +19,8 @@ from rope_xp.provenance import with_provenance
 from rope_xp.types import Config, Values
 
 BETAS = {"--yarn-beta-fast": "beta_fast", "--yarn-beta-slow": "beta_slow"}
+# In the changed metadata, the key of a mapping: the ends of YaRN's ramp, which replace those of every architecture.
+BETAS_OF_FLAGS = "llama.cpp:betas"
 # The types of metadata. An override of another type is not used.
 TYPES = {
     "str": (gguf.KIND, "pooling_type"),
@@ -83,7 +85,7 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
         longest = int(longest * changed[gguf.FACTOR]) if checks.is_int(longest) else None
     if context is not None and checks.is_int(longest) and context > longest:
         remarks.append(f"llama.cpp's server ends at {longest} tokens, whatever -c is: {reason}")
-    return Changed(found, context or length, remarks, betas if is_yarn else {})
+    return Changed({**found, BETAS_OF_FLAGS: betas}, context or length, remarks)
 
 
 def _factor(line: CommandLine, stated: object) -> Any:

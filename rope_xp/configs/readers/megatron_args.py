@@ -1,7 +1,9 @@
 """Read the arguments of Megatron-LM: the names of its command line with underscores, or the fields of its configs."""
 
+from dataclasses import replace
+
 from rope_xp.arrays import checks
-from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, QUOTIENT, TO_HALF, Axes, Family, Layers
+from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, TO_HALF, Axes, Family, Layers
 from rope_xp.configs.families.model_types import LLAMA3
 from rope_xp.configs.keys import ORIGINAL, Keys
 from rope_xp.errors import wrong_value
@@ -10,7 +12,7 @@ from rope_xp.types import Values
 KINDS = {"rope": "one position axis", "mrope": "several", "yarn": "YaRN", "none": "not rotated"}
 LATENT_KINDS = {"rope": "no scaling", "yarn": "YaRN"}
 LAYERS = Layers(listed=NO_ROPE_LAYERS)
-TEXT = Family(head_dim=f"head_dim | {QUOTIENT}", layers=LAYERS)
+TEXT = Family(layers=LAYERS)
 LATENT_TEXT = Family(head_dim=LATENT, pairing=TO_HALF, layers=LAYERS)
 
 # Arguments that do not change the rotation.
@@ -66,11 +68,10 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
         "num_attention_heads": keys.read("num_attention_heads"),
     }
     if kind == "mrope":
-        family = Family(head_dim=TEXT.head_dim, layers=LAYERS, axes=Axes("chunked"))
-        return config | _fraction(keys) | _mrope_block(keys), family
+        return config | _fraction(keys) | _mrope_block(keys), replace(TEXT, axes=Axes("chunked"))
     if kind == "yarn":
         return config | _yarn_block(keys), TEXT
-    family = Family(head_dim=TEXT.head_dim, layers=LAYERS, pairing=INTERLEAVED) if interleaved else TEXT
+    family = replace(TEXT, pairing=INTERLEAVED) if interleaved else TEXT
     return config | _fraction(keys) | _scaled_block(keys), family
 
 
@@ -80,10 +81,8 @@ def _kind(keys: Keys, is_latent: bool) -> str:
     if _flag(keys, "use_rotary_position_embeddings"):
         kind = "rope"
     if is_latent and kind != "none":
-        kind = keys.read("rope_type")
-        if kind is None:
-            keys.assume("scaling", "rope_type", "default of Megatron-LM with latent attention, yarn")
-            return "yarn"
+        source = "default of Megatron-LM with latent attention, yarn"
+        kind = keys.read_or_assume("rope_type", "scaling", "yarn", source)
     elif kind is None:
         raise wrong_value("position_embedding_type must be given, because its default is not rotary; got none")
     if is_latent and kind != "none":
@@ -101,9 +100,7 @@ def _flag(keys: Keys, name: str) -> bool:
 def _require(keys: Keys, kind: str, **wanted: object) -> None:
     """Arguments that this kind of rotation does not read must have their default."""
     for name, value in wanted.items():
-        given = keys.read(name)
-        if given is not None and given != value:
-            raise wrong_value(f"{name} must be {value} with {kind}; got {given!r}")
+        keys.require(name, value, f" with {kind}")
 
 
 def _fraction(keys: Keys) -> Values:

@@ -12,9 +12,9 @@ transformers 5.18; the others were read.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields, replace
 from math import log
-from typing import Any, NamedTuple
+from typing import Any
 
 from rope_xp.arrays import checks
 from rope_xp.configs import engines
@@ -59,18 +59,55 @@ MULTIPLIERS = ("attn_factor", "apply_yarn_scaling")
 WITH_SECTIONS = ("default", "yarn")
 
 
-class Part(NamedTuple):
-    """The part of a config that is read, as the engine has it in memory."""
+@dataclass
+class Part:
+    """The part of a config that is read, as the engine has it in memory. The arguments of `line` change `mapping`."""
 
+    line: CommandLine
     mapping: Values
     model_type: str
     path: tuple[str, ...]  # the keys that lead to it in the engine
     unread: tuple[str, ...] = ()  # the first key of the path that transformers has, if the engine reads outside it
-    reading: engines.Reading = engines.Reading()  # what the engine reads
+    reading: engines.Reading = field(default_factory=engines.Reading)  # what the engine reads
+    remarks: list[str] = field(default_factory=list)  # sentences about arguments that change nothing, or too much
 
     @property
     def family(self) -> Family:
         return FAMILIES.get(self.model_type, Family())
+
+    @property
+    def base_keys(self) -> tuple[str, ...]:
+        by_type = self.family.layers.by_type.values()
+        others = (name for each in by_type for name in each.base_keys or ())
+        return (*BASE_KEYS, *self.family.quirks.base_keys, *others)
+
+    @property
+    def blocks(self) -> list[Values]:
+        block = self.mapping.get("rope_parameters") or self.mapping.get("rope_scaling") or {}
+        if not self._is_nested():
+            return [block]
+        return [each for each in block.values() if isinstance(each, dict)]
+
+    def edit_blocks(self, read: Callable[[Config], Values]) -> None:
+        name = next((key for key in BLOCK_KEYS if self.mapping.get(key)), "")
+        if name:
+            block = self.mapping[name]
+            self.mapping = {**self.mapping, name: _each(block, read) if self._is_nested() else read(block)}
+
+    def _is_nested(self) -> bool:
+        return bool(nested_by(Keys("the config", self.mapping), self.family))
+
+    def stated_fraction(self) -> object:
+        places = (*self.blocks, self.mapping)
+        return next((each[key] for each in places for key in PARTIAL_KEYS if each.get(key) is not None), None)
+
+    def without_type(self, block: Config, given: Config, effect: str) -> Values:
+        # Engines do not read it: a remark, if it is the only name of the rule.
+        found = dict(block)
+        kind = found.pop("type", None)
+        if kind is not None and "rope_type" not in given:
+            self.remarks.append(f"{self.line.name} reads rope_type, and not type={kind!r:.40}: {effect}")
+        return found
 
 
 def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Changed:
@@ -78,126 +115,121 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
     if form is not None and form.readers:
         raise wrong_value(f"config must be a config.json of transformers with flags of {line.name}; got {form.name}")
     mapping, model_type, _ = part_of(whole, part)
-    model_type = variant_of(mapping, model_type)
     place = path_to(mapping, whole)
-    text = PARTS.get(whole.get("model_type", ""), {}).get("text")
-    # In memory, a flat file of a composite has the keys of its text in a part.
-    of_text = tuple(text[0].split(".")) if text else ()
-    path = of_text if of_text and not place and mapping is whole else place
-    found = _in_engine(line.engine, Part(dict(mapping), model_type, path), whole, of_text)
-    remarks: list[str] = []
+    found = _in_engine(Part(line, dict(mapping), variant_of(mapping, model_type), place), whole)
     if line.last("--rope-scaling-factor"):
         raise wrong_value(
             "--rope-scaling-factor must be 0 in flags, because lmdeploy then replaces the rule by dynamic "
             "NTK in one of its two backends; got another number"
         )
-    changed = ENGINES[line.engine](line, found, remarks)
+    ENGINES[line.engine](found)
     if line.engine != "vllm-0.8":  # there, a file's name is read at the same time
-        changed = _each_block(changed, found, lambda block: _with_name(block, found.family))
+        found.edit_blocks(lambda block: _with_name(block, found.family))
     length = line.last("--max-model-len", "--context-length", "--session-len")
     if length is not None and length < 1:
         raise wrong_value(f"the context of flags must be at least 1; got {length}")
-    is_longrope = any("longrope" in (each.get("rope_type"), each.get("type")) for each in _blocks(changed, found))
-    context = (length or changed.get(LENGTH)) if is_longrope else None  # which of its two lists is used
+    is_longrope = any("longrope" in (each.get("rope_type"), each.get("type")) for each in found.blocks)
+    context = (length or found.mapping.get(LENGTH)) if is_longrope else None  # which of its two lists is used
     if not found.family.quirks.base_keys:  # the reader knows no key for the base
-        for block in _blocks(changed, found):
+        for block in found.blocks:
             if block.get("rope_theta") == found.family.default("rope_theta"):
                 del block["rope_theta"]
-    return Changed(_placed(whole, place, changed), context, remarks)
+    return Changed(_placed(whole, place, found.mapping), context, found.remarks)
 
 
-def _in_engine(engine: str, part: Part, whole: Config, of_text: tuple[str, ...]) -> Part:
+def _in_engine(part: Part, whole: Config) -> Part:
     """The part where the engine has it, by the table of what it reads."""
-    if engine == "vllm-0.8":
-        return part
-    is_text = part.path in ((), of_text)
-    table, file_type = engines.table(engine), whole.get("model_type", "") if is_text else ""
-    if engine == "vllm":
-        reading, _ = table.of_text(file_type, part.model_type, part.path)
+    file_type = whole.get("model_type", "")
+    text = PARTS.get(file_type, {}).get("text")
+    # In memory, a flat file of a composite has the keys of its text in a part.
+    of_text = tuple(text[0].split(".")) if text else ()
+    path = part.path or of_text
+    if part.line.engine == "vllm-0.8":
+        return replace(part, path=path)
+    table, file_type = engines.table(part.line.engine), file_type if path in ((), of_text) else ""
+    if part.line.engine == "vllm":
+        reading, _ = table.of_text(file_type, part.model_type, path)
     else:
-        reading = table.of(file_type) or engines.Reading(path=part.path)
-    return part._replace(path=reading.path, unread=part.path[: not reading.path], reading=reading)
+        reading = table.of(file_type) or engines.Reading(path=path)
+    return replace(part, path=reading.path, unread=path[: not reading.path], reading=reading)
 
 
 def _placed(config: Config, place: tuple[str, ...], part: Values) -> Values:
     return {**config, place[0]: _placed(config[place[0]], place[1:], part)} if place else part
 
 
-def _of_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
+def _of_vllm(part: Part) -> None:
     """vLLM: single values before transformers completes the block, and objects after it."""
-    overrides = line.last("--hf-overrides") or {}
-    own = _at(overrides, part, line, remarks)
-    changed = _completed(part)
+    own = _at(part.line.last("--hf-overrides") or {}, part)
+    _complete(part)
     plain = {key: value for key, value in own.items() if not isinstance(value, Mapping)}
     if not part.path and plain.get(ORIGINAL) is not None:
-        for block in _blocks(changed, part):
+        for block in part.blocks:
             if block.get("rope_type") in WITH_ORIGINAL:
                 block[ORIGINAL] = plain[ORIGINAL]
-    if not part.path and PARTIAL_KEYS[0] in plain and _fraction(changed, part) is None:
-        changed[PARTIAL_KEYS[0]] = plain.pop(PARTIAL_KEYS[0])
-    _set_plain(changed, plain, part, line, remarks)
+    if not part.path and PARTIAL_KEYS[0] in plain and part.stated_fraction() is None:
+        part.mapping[PARTIAL_KEYS[0]] = plain.pop(PARTIAL_KEYS[0])
+    _set_plain(part, plain)
     for key, value in own.items():
         if not isinstance(value, Mapping):
             continue
         if key not in BLOCK_KEYS:
-            changed[key] = _merged(changed.get(key), value) if part.path else value
+            part.mapping[key] = _merged(part.mapping.get(key), value) if part.path else value
         elif part.path:
-            _merge_block(changed, value, part, _merged, line, remarks)
+            _merge_block(part, value, _merged)
         else:
-            _replace_block(changed, value, part, line, remarks)
-    return _each_block(changed, part, lambda block: _as_vllm(block, changed, part, remarks))
+            _replace_block(part, value)
+    part.edit_blocks(lambda block: _as_vllm(block, part))
 
 
-def _of_old_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
+def _of_old_vllm(part: Part) -> None:
     """vLLM with transformers 4, which has the base outside the block."""
-    scaling, base = line.last("--rope-scaling"), line.last("--rope-theta")
+    line, scaling, base = part.line, part.line.last("--rope-scaling"), part.line.last("--rope-theta")
     if part.mapping.get("rope_parameters") is not None:
         raise wrong_value(
             "config must have the keys of transformers 4, rope_theta and rope_scaling, with --rope-scaling and "
             "--rope-theta of older versions of vLLM; got rope_parameters, which these versions do not read"
         )
-    changed = dict(part.mapping)
     if part.path:
-        remarks.append(f"{line.name} sets --rope-scaling and --rope-theta outside {'.'.join(part.path)}, not in it")
-        return changed
+        part.remarks.append(
+            f"{line.name} sets --rope-scaling and --rope-theta outside {'.'.join(part.path)}, not in it"
+        )
+        return
     if scaling is not None:
-        changed["rope_scaling"] = scaling
+        part.mapping["rope_scaling"] = scaling
     if base is not None:
-        drop(changed, _base_keys(part))
-        changed["rope_theta"] = base
-    return _each_block(changed, part, lambda block: _with_multiplier(_as_dynamic(block, changed, part, None), part))
+        drop(part.mapping, part.base_keys)
+        part.mapping["rope_theta"] = base
+    part.edit_blocks(lambda block: _with_multiplier(_as_dynamic(block, part, None)))
 
 
-def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> Values:
+def _of_sglang(part: Part) -> None:
     # It merges a block of the whole config, and replaces that of a part.
-    merged = None if part.path else lambda old, new: {**old, **new}
-    changed = _with_block(line, part, remarks, merged)
-    return _each_block(changed, part, lambda block: _as_sglang(block, changed, part))
+    _set_all(part, None if part.path else lambda old, new: {**old, **new})
+    part.edit_blocks(lambda block: _as_sglang(block, part))
 
 
-def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> Values:
+def _of_lmdeploy(part: Part) -> None:
     def read(block: Config) -> Values:
         return {key: value for key, value in _without_rule(block).items() if key not in MULTIPLIERS}
 
-    return _each_block(_with_block(line, part, remarks, _merged), part, read)
+    _set_all(part, _merged)
+    part.edit_blocks(read)
 
 
-def _with_block(
-    line: CommandLine, part: Part, remarks: list[str], merged: Callable[[Config, Config], Values] | None
-) -> Values:
-    """The part with the keys of the flags. Their block replaces that of the config, unless both can be `merged`."""
-    own = _at(line.last("--json-model-override-args", "--hf-overrides") or {}, part, line, remarks)
-    changed = _completed(part)
-    _set_plain(changed, {key: value for key, value in own.items() if key not in BLOCK_KEYS}, part, line, remarks)
+def _set_all(part: Part, merged: Callable[[Config, Config], Values] | None) -> None:
+    """Set the keys of the flags. Their block replaces that of the config, unless both can be `merged`."""
+    own = _at(part.line.last("--json-model-override-args", "--hf-overrides") or {}, part)
+    _complete(part)
+    _set_plain(part, {key: value for key, value in own.items() if key not in BLOCK_KEYS})
     for value in (own[key] for key in BLOCK_KEYS if isinstance(own.get(key), Mapping)):
         if merged is None or _removes_block(own):
-            _replace_block(changed, value, part, line, remarks)
+            _replace_block(part, value)
         else:
-            _merge_block(changed, value, part, merged, line, remarks)
-    return changed
+            _merge_block(part, value, merged)
 
 
-ENGINES: dict[str, Callable[[CommandLine, Part, list[str]], Values]] = {
+ENGINES: dict[str, Callable[[Part], None]] = {
     "vllm": _of_vllm,
     "vllm-0.8": _of_old_vllm,
     "sglang": _of_sglang,
@@ -211,20 +243,21 @@ def _removes_block(own: Config) -> bool:
     return names == ["rope_scaling", "rope_parameters"] and own["rope_scaling"] is None
 
 
-def _at(overrides: Config, part: Part, line: CommandLine, remarks: list[str]) -> Config:
+def _at(overrides: Config, part: Part) -> Config:
     found: Any = overrides
+    name = part.line.name
     for key in part.unread:
         inside = found.get(key, {})
         if isinstance(inside, Mapping) and any(
             is_about_positions(*each) for each in inside.items() if each[0] != LENGTH
         ):
-            remarks.append(f"{line.name} does not read {key} of the flags for this model type: it changes nothing")
-        found = {name: value for name, value in found.items() if name != key}
+            part.remarks.append(f"{name} does not read {key} of the flags for this model type: it changes nothing")
+        found = {each: value for each, value in found.items() if each != key}
     for key in part.path:
-        outside = [name for name, value in found.items() if name != key and is_about_positions(name, value)]
+        outside = [each for each, value in found.items() if each != key and is_about_positions(each, value)]
         if outside:
-            remarks.append(
-                f"{line.name} reads rotary keys in {'.'.join(part.path)} for this model type: outside it, "
+            part.remarks.append(
+                f"{name} reads rotary keys in {'.'.join(part.path)} for this model type: outside it, "
                 f"{comma_separated(outside)} of the flags changes nothing"
             )
         found = found.get(key, {})
@@ -241,17 +274,17 @@ def _at(overrides: Config, part: Part, line: CommandLine, remarks: list[str]) ->
     return found
 
 
-def _completed(part: Part) -> Values:
-    """The part with its block as transformers completes it when it loads the config."""
-    found = dict(part.mapping)
-    raw = found.get("rope_parameters") or found.get("rope_scaling")
+def _complete(part: Part) -> None:
+    """Complete the block as transformers does when it loads the config."""
+    raw = part.mapping.get("rope_parameters") or part.mapping.get("rope_scaling")
     if raw is not None and not isinstance(raw, Mapping):
         raise wrong_type(f"rope_parameters must be a mapping; got {raw!r:.100}")
     if not raw:
-        return found
-    outside = {key: value for key, value in found.items() if key not in BLOCK_KEYS}
-    with_block = {**outside, "rope_parameters" if "rope_parameters" in found else "rope_scaling": raw}
-    return _each_block(with_block, part, lambda block: _block_completed(block, outside, part.family))
+        return
+    outside = {key: value for key, value in part.mapping.items() if key not in BLOCK_KEYS}
+    key = "rope_parameters" if "rope_parameters" in part.mapping else "rope_scaling"
+    part.mapping = {**outside, key: raw}
+    part.edit_blocks(lambda block: _block_completed(block, outside, part.family))
 
 
 def _block_completed(block: Config, outside: Config, family: Family) -> Values:
@@ -275,99 +308,65 @@ def _with_name(block: Config, family: Family) -> Values:
     return {**block, "rope_type": "deepseek_yarn"}
 
 
-def _set_plain(changed: Values, own: Config, part: Part, line: CommandLine, remarks: list[str]) -> None:
+def _set_plain(part: Part, own: Config) -> None:
     """Set keys outside the block. transformers has copied the base and the fraction into it before."""
     if "model_type" in own:
         raise wrong_value(f"model_type must not be in flags; got {own['model_type']!r:.100}")
-    copied = {*_base_keys(part), *PARTIAL_KEYS} if part.model_type not in NOT_IN_TRANSFORMERS else set()
-    changed |= {key: value for key, value in own.items() if key not in copied}
+    copied = {*part.base_keys, *PARTIAL_KEYS} if part.model_type not in NOT_IN_TRANSFORMERS else set()
+    part.mapping |= {key: value for key, value in own.items() if key not in copied}
     if unread := copied & own.keys():
-        remarks.append(
-            f"{comma_separated(unread)} outside rope_parameters changes nothing in {line.name}: transformers has "
+        part.remarks.append(
+            f"{comma_separated(unread)} outside rope_parameters changes nothing in {part.line.name}: transformers has "
             "already copied the value of the file into rope_parameters, and that value is used"
         )
 
 
-def _merge_block(
-    changed: Values,
-    value: Config,
-    part: Part,
-    merged: Callable[[Config, Config], Values],
-    line: CommandLine,
-    remarks: list[str],
-) -> None:
-    old = {key: changed.pop(key) for key in BLOCK_KEYS if key in changed}
-    found = merged(next((each for each in old.values() if each), {}), value)
-    is_nested = any(isinstance(each, Mapping) for each in found.values())
-    if len(part.family.layers.by_type) > 1 and not is_nested:
+def _merge_block(part: Part, value: Config, merged: Callable[[Config, Config], Values]) -> None:
+    old = [part.mapping.pop(key) for key in BLOCK_KEYS if key in part.mapping]
+    found = merged(next((each for each in old if each), {}), value)
+    by_type, is_nested = part.family.layers.by_type, _is_nested(found)
+    if len(by_type) > 1 and not is_nested:
         raise wrong_value(
-            f"rope_parameters of flags must be nested by layer type, "
-            f"{comma_separated(part.family.layers.by_type)}; got {comma_separated(value)}"
+            f"rope_parameters of flags must be nested by layer type, {comma_separated(by_type)}; "
+            f"got {comma_separated(value)}"
         )
-    for key, names in (("rope_theta", _base_keys(part)), (PARTIAL_KEYS[0], PARTIAL_KEYS), (ORIGINAL, (ORIGINAL,))):
+    for key, names in (("rope_theta", part.base_keys), (PARTIAL_KEYS[0], PARTIAL_KEYS), (ORIGINAL, (ORIGINAL,))):
         if key in found:
-            drop(changed, names)
-    kind = found.pop("type", None)
-    if kind is not None and "rope_type" not in value:
-        remarks.append(f"{line.name} reads rope_type, and not type={kind!r:.40}: the rule is that of the config")
-    changed["rope_parameters"] = found if is_nested else {"rope_type": "default", **found}
+            drop(part.mapping, names)
+    found = part.without_type(found, value, "the rule is that of the config")
+    part.mapping["rope_parameters"] = found if is_nested else {"rope_type": "default", **found}
 
 
-def _replace_block(changed: Values, value: Config, part: Part, line: CommandLine, remarks: list[str]) -> None:
-    own = part.reading.defaults  # what the class fills in
+def _replace_block(part: Part, value: Config) -> None:
+    own, name = part.reading.defaults, part.line.name  # what the class fills in
     base, rotated = own.get("rope_theta", 10_000.0), own.get(PARTIAL_KEYS[0], 1.0)
-    fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
+    fraction, default = part.stated_fraction(), part.family.default(PARTIAL_KEYS[0])
     share = "whole heads" if rotated == 1.0 else f"{rotated:g} of the head"
-    lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {share}"
-    drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
+    lost = f"{name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {share}"
+    drop(part.mapping, (*BLOCK_KEYS, *part.base_keys, *PARTIAL_KEYS, ORIGINAL))
 
     def completed(block: Config) -> Values:
         found = {"rope_type": "default", "rope_theta": base, **block}
-        kind = found.pop("type", None)
-        if kind is not None and "rope_type" not in block:
-            remarks.append(f"{line.name} reads rope_type, and not type={kind!r:.40}: there is no scaling")
+        found = part.without_type(found, block, "there is no scaling")
         if "rope_theta" not in block:
-            remarks.append(f"{line.name} replaces rope_parameters, and without rope_theta the base is {base:,.0f}")
+            part.remarks.append(f"{name} replaces rope_parameters, and without rope_theta the base is {base:,.0f}")
         if PARTIAL_KEYS[0] not in block and {default, fraction} - {None, rotated}:
             found[PARTIAL_KEYS[0]] = rotated
-            remarks.extend([] if (default if fraction is None else fraction) == rotated else [lost])
+            part.remarks.extend([] if (default if fraction is None else fraction) == rotated else [lost])
         return found
 
-    is_nested = any(isinstance(each, Mapping) for each in value.values())
-    changed["rope_parameters"] = _each(value, completed) if is_nested else completed(value)
+    part.mapping["rope_parameters"] = _each(value, completed) if _is_nested(value) else completed(value)
 
 
-def _fraction(changed: Config, part: Part) -> object:
-    places = (*_blocks(changed, part), changed)
-    return next((each[key] for each in places for key in PARTIAL_KEYS if each.get(key) is not None), None)
-
-
-def _base_keys(part: Part) -> tuple[str, ...]:
-    by_type = part.family.layers.by_type.values()
-    others = (name for each in by_type for name in each.base_keys or ())
-    return (*BASE_KEYS, *part.family.quirks.base_keys, *others)
-
-
-def _blocks(changed: Config, part: Part) -> list[Values]:
-    block = changed.get("rope_parameters") or changed.get("rope_scaling") or {}
-    if not nested_by(Keys("the config", changed), part.family):
-        return [block]
-    return [each for each in block.values() if isinstance(each, dict)]
-
-
-def _each_block(changed: Values, part: Part, read: Callable[[Config], Values]) -> Values:
-    name = next((key for key in BLOCK_KEYS if changed.get(key)), "")
-    if not name:
-        return changed
-    is_nested = nested_by(Keys("the config", changed), part.family)
-    return {**changed, name: _each(changed[name], read) if is_nested else read(changed[name])}
+def _is_nested(block: Config) -> bool:
+    return any(isinstance(each, Mapping) for each in block.values())
 
 
 def _each(blocks: Config, read: Callable[[Config], Values]) -> Values:
     return {key: read(each) if isinstance(each, Mapping) else each for key, each in blocks.items()}
 
 
-def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> Values:
+def _as_vllm(block: Config, part: Part) -> Values:
     """A block with the keys that vLLM reads, and for rules that vLLM computes in another way, with their result."""
     rule, rules, ignored = block.get("rope_type", "default"), part.reading.rules, part.family.quirks.ignored_in_block
     if not isinstance(rule, str):
@@ -375,7 +374,9 @@ def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> 
 
     def kept(read: set[str], *quiet: str) -> Values:
         if unread := block.keys() - read - {*ignored, *quiet, "finetuned", "type"}:
-            remarks.append(f"vLLM 0.33 does not read {comma_separated(unread)} of rope_parameters for rule {rule!r}")
+            part.remarks.append(
+                f"vLLM 0.33 does not read {comma_separated(unread)} of rope_parameters for rule {rule!r}"
+            )
         return {key: value for key, value in block.items() if key in read or key in ignored}
 
     if part.reading.by and rule in rules:
@@ -406,20 +407,20 @@ def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> 
         found = {key: value for key, value in found.items() if key not in keys}
         return {**found, "rope_type": "yarn", "attention_factor": factor}
     if rule == "dynamic":
-        trained = found.pop("max_trained_positions", changed.get(LENGTH))
-        return _as_dynamic(found, changed, part, trained)
-    return _as_longrope(found, changed) if rule == "longrope" else found
+        trained = found.pop("max_trained_positions", part.mapping.get(LENGTH))
+        return _as_dynamic(found, part, trained)
+    return _as_longrope(found, part) if rule == "longrope" else found
 
 
-def _as_sglang(block: Config, changed: Config, part: Part) -> Values:
+def _as_sglang(block: Config, part: Part) -> Values:
     """The same for SGLang, whose YaRN reads `attn_factor` in place of `attention_factor`."""
     found = _without_rule(block)
     rule = found.get("rope_type")
     if part.family.scales_softmax and rule == "yarn":
         found["rope_type"] = rule = "deepseek_yarn"
     if rule == "longrope":
-        return _as_longrope({key: found[key] for key in found if key != "attention_factor"}, changed)
-    return _with_multiplier(_as_dynamic(found, changed, part, None), part)
+        return _as_longrope({key: found[key] for key in found if key != "attention_factor"}, part)
+    return _with_multiplier(_as_dynamic(found, part, None))
 
 
 def _without_rule(block: Config) -> Values:
@@ -428,14 +429,14 @@ def _without_rule(block: Config) -> Values:
     return {key: value for key, value in block.items() if key not in dropped}
 
 
-def _as_longrope(block: Values, changed: Config) -> Values:
-    length, original = changed.get(LENGTH), block.get(ORIGINAL)
+def _as_longrope(block: Values, part: Part) -> Values:
+    length, original = part.mapping.get(LENGTH), block.get(ORIGINAL)
     if not isinstance(length, int) or not isinstance(original, int) or original < 1:
         return block
     return {**block, "factor": max(1.0, length / original)}
 
 
-def _as_dynamic(block: Config, changed: Config, part: Part, trained: object) -> Values:
+def _as_dynamic(block: Config, part: Part, trained: object) -> Values:
     """Dynamic NTK with one set of frequencies, as `alpha` of Hunyuan says it. vLLM 0.33 divides by `trained`."""
     found = dict(block)
     rule, factor = found.get("rope_type") or found.get("type"), found.get("factor")
@@ -444,7 +445,7 @@ def _as_dynamic(block: Config, changed: Config, part: Part, trained: object) -> 
     factor = checks.positive("factor", factor)
     ratio = factor
     if trained is not None:
-        length = checks.positive(LENGTH, changed.get(LENGTH))
+        length = checks.positive(LENGTH, part.mapping.get(LENGTH))
         ratio = length / checks.positive("max_trained_positions", trained)
     alpha = factor * ratio - (factor - 1.0)
     found = {key: value for key, value in found.items() if key not in ("factor", "type", "rope_type")}
@@ -453,7 +454,7 @@ def _as_dynamic(block: Config, changed: Config, part: Part, trained: object) -> 
     return {**found, "rope_type": "dynamic", "alpha": alpha}
 
 
-def _with_multiplier(block: Values, part: Part) -> Values:
+def _with_multiplier(block: Values) -> Values:
     """YaRN of SGLang and older versions of vLLM: `attn_factor` multiplies what follows from the factor."""
     rule = block.get("rope_type") or block.get("type")
     if rule not in ("yarn", "deepseek_yarn"):
