@@ -93,7 +93,7 @@ def is_written(rope: Embedding, target: str, may_be_unknown: bool) -> bool:
     return True
 
 
-@public("RotaryEmbedding.to_config")
+@public("RotaryEmbedding.to_config")  # the command calls it, with a length
 def config_for(rope: Embedding, target: str, options: Options) -> Written:
     if isinstance(target, str) and target in REFUSED:
         raise wrong_value(f"target must be a program with settings for rotation; got {target!r}: {REFUSED[target]}")
