@@ -24,21 +24,17 @@ class Alignment(NamedTuple):
 
 
 def align_angles(angles: Sequence[tuple[Any, ...]], alignments: Sequence[Alignment]) -> list[Any]:
-    """Tables or positions for each array, aligned. Neighbouring arrays share them if they can."""
-    # Tables whose rows are selected stay as they are.
+    # Neighbouring arrays share what is aligned if they can. Tables whose rows are selected stay as they are.
     xp, fixed = libraries.namespace(angles[0][-1]), 2 if len(angles[0]) == 3 else 0
-    found, aligned, last, last_alignment = [], (), None, None
+    found, aligned, last, last_alignment = [], [], None, None
     for group, alignment in zip(angles, alignments):
         if group[-1] is not last or not alignment.equals(last_alignment):
             last, last_alignment = group[-1], alignment
-            aligned = tuple([_aligned(xp, each, alignment) for each in group[fixed:]])
+            aligned = [libraries.with_axes(xp, each, alignment.shape) for each in group[fixed:]]
+            if alignment.order is not None:
+                aligned = [xp.permute_dims(each, alignment.order) for each in aligned]
         found.append((*group[:fixed], *aligned))
     return found
-
-
-def _aligned(xp: Any, x: Array, alignment: Alignment) -> Any:
-    x = libraries.with_axes(xp, x, alignment.shape)
-    return x if alignment.order is None else xp.permute_dims(x, alignment.order)
 
 
 def alignments_of_positions(name: str, shape: Sequence[int], arrays: Sequence[Array], seq_dim: int) -> list[Alignment]:
