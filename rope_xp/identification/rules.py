@@ -171,8 +171,9 @@ def _progression(target: Target, rotated: int) -> Iterator[Rule]:
     if rotated < len(target.values):
         part = rotated / len(target.values)
         shorter, of_part = simplest(part, (rotated + 1 - 1e-9) / len(target.values))  # it is rounded down to pairs
-        part = shorter if of_part < digits_of(part) else part
-        yield Rule(base, ProportionalScaling(partial_rotary_factor=part, factor=factor), digits + of_base)
+        part, of_part = (shorter, of_part) if of_part < digits_of(part) else (part, digits_of(part))
+        digits += of_base + of_part
+        yield Rule(base, ProportionalScaling(partial_rotary_factor=part, factor=factor), digits)
     elif factor == 1.0:
         yield Rule(base, None, of_base)
     else:

@@ -359,7 +359,8 @@ class Search:
         if change is not None:
             self.conclude(f"the frequencies are those of {change.in_words()}, and are given as numbers")
         elif rope.base is None:
-            self.conclude("no scaling rule explains the frequencies, so they are given as numbers")
+            words = "no scaling rule explains the frequencies, so they are given as numbers"
+            self.conclude(words if rope.pairs > 1 else "one frequency says no base, so it is given as a number")
         scaling = rope.scaling if change is None else change.scaling
         if isinstance(scaling, YarnScaling):
             self.conclude(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * measured.magnitude_error))

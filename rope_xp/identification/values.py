@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rope_xp.embedding import RotaryEmbedding
-from rope_xp.frequencies import LinearScaling, Scaling
+from rope_xp.frequencies import LinearScaling, NTKScaling, Scaling
 from rope_xp.identification.behaviour import frequencies_of, replaced
 from rope_xp.identification.pairs import Angles, Channels, Place, places_of
 from rope_xp.identification.precision import (
@@ -125,7 +125,7 @@ def _simplest_value(measured: Measured) -> Value | None:
     rope = RotaryEmbedding(**place.options, base=rule.base, scaling=rule.scaling, reverse=measured.direction == -1)
     if abs((rope.attention_factor or 1.0) - measured.magnitude) > 2 * measured.magnitude_error:  # both may be rounded
         if rule.scaling is not None:
-            return _with_numbers(place, rope.inv_freq, measured)
+            return _with_numbers(place, rope.inv_freq, measured, rule)
         rope = rope.replace(attention_factor=simplest_within(measured.magnitude, measured.magnitude_error))
     return Value(rope, place)
 
@@ -213,6 +213,12 @@ def _changes_of(near: Embedding, options: Values, wanted: np.ndarray, reverse: b
                 row = frequencies_of(near.replace(**span, reverse=reverse))[0, 0, : width // 2]
                 yield {**GIVEN, "inv_freq": row.tolist()}
         yield {**same, "scaling": None}
+        if isinstance(near.scaling, NTKScaling):  # a changed base gives every factor: one of few digits is meant
+            last = max(float(np.abs(wanted).max(axis=0)[-1]), 1e-300)
+            factor = near.base ** (2.0 / width - 1.0) / last
+            factor, digits = simplest(factor * (1.0 - 2e-5), factor * (1.0 + 2e-5))
+            if digits <= 2 and factor >= 1.0:
+                yield {**same, "scaling": NTKScaling(factor=factor)}
         fastest = np.abs(wanted).max(axis=0)
         if near.scaling is None and 0.0 < fastest[0] < 0.99:
             for factor in _round_numbers_near(1.0 / float(fastest[0])):

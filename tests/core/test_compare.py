@@ -98,6 +98,13 @@ def right(x, positions):
     return rotary(PLAIN, phase="float32", dtype="float32")(x, positions)
 
 
+def test_another_factor_of_ntk_is_no_other_base():
+    rope = ROPE.replace(scaling=NTKScaling(factor=4.0))
+    for base, factor, causes in ((BASE, 5.0, ("scaling",)), (BASE, 1.0, ("scaling",)), (50 * BASE, 4.0, ("base",))):
+        w = geometric(base * factor ** (HEAD_DIM / (HEAD_DIM - 2)), HEAD_DIM)
+        assert compare(rotary(w), rope).causes == causes
+
+
 def test_what_agrees_up_to_the_context_is_the_same():
     assert_same(right, ROPE)
     assert_same(ROPE.replace(scaling=NTKScaling(factor=4.0)), ROPE.replace(base=BASE * 4.0 ** (32 / 30)))

@@ -337,6 +337,24 @@ def test_what_cannot_be_told_from_one_rule_is_one_rule():
         assert report(w)[0].rope == RotaryEmbedding(head_dim=HEAD, layout="half", base=1e4, scaling=scaling)
 
 
+def test_a_part_of_the_head_is_not_taken_for_proportional():
+    """A base of many digits fits both, and then the part of the head, which proportional states, counts too."""
+    for head, width, factor in itertools.product((96, 128), (32, 64), (2.0, 4.0)):
+        w = ntk(1e4, width, factor) / 2.0
+        for frequencies in (np.asarray, FLOAT32):
+            rope = identify(function(w, frequencies=frequencies), head).rope
+            assert (rope.rotary_dim, rope.scaling) == (width, LinearScaling(factor=2.0)), rope
+
+
+def test_numbers_that_no_value_states():
+    """A rule whose attention factor is not its own, and a single pair, are numbers; the reasons say which."""
+    found, reasons = report(linear(1e4, 128, 4.0), factor=1.25)
+    assert found.rope.base is None and found.magnitude == 1.25
+    assert "those of base 10000 with scaling linear, factor=4.0, and are given as numbers" in reasons
+    found = identify(function(np.ones(1)), 2)
+    assert found.rope.inv_freq == (1.0,) and "One frequency says no base" in " ".join(found.reasons)
+
+
 @pytest.mark.parametrize("name, tables", [("float16", FLOAT16), ("bfloat16", BFLOAT16)])
 def test_rules_of_models_through_tables_in_half_precision(name, tables):
     llama = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
