@@ -33,7 +33,7 @@ def to_onnx_rotary_embedding(
     """An ONNX model with one node, `RotaryEmbedding` of opset 23, and the tables of `rope` as constants.
 
     It computes ``rope(x, positions=position_ids, seq_dim=2)`` at positions 0 to ``num_positions - 1``. The tables
-    include the attention factor. They are computed in float32 with exact phases and rounded once to `dtype`.
+    include the attention factor. They are computed in float32, with the phases of `rope`, and rounded once to `dtype`.
 
     Parameters
     ----------

@@ -245,6 +245,8 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
             _note(f"warning: {target} gets the frequencies of {to:,} tokens for all lengths")
     elif target in ("transformers", "transformers4"):
         _note(f'note: set "max_position_embeddings" to {to} in config.json, too')
+    if target == "transformers":
+        _note('note: in config.json, these keys belong in "rope_parameters"')
 
 
 @app.command()
