@@ -122,7 +122,8 @@ def execute(
     # The program is prepared from the angles of the first call with a signature, and kept with the plan. A call without
     # a signature makes its program, runs it once, and drops it.
     # Calls and rotations share `plans`, so the name of `make` is in the key.
-    plans: Any = getattr(rope, "_plans", _PLANS)
+    # Not by `getattr`, for which `torch.compile` adds a guard on the number of plans.
+    plans: Any = _PLANS if rope is None else rope._plans
     given = tables if positions is None else (*tables, positions)
     key = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
     plan = None if key is None else plans.get(key)
