@@ -122,11 +122,9 @@ class Place(TypedDict):
 
 def placed(given: Mapping[str, object]) -> tuple[Values, Values]:
     """The values of `CONFIG` and `FLAGS` that were given, and those of other options."""
-    found: tuple[Values, Values] = {}, {}
-    for name, value in given.items():
-        if value is not None:
-            found[name not in Place.__annotations__][name] = value
-    return found
+    stated = {name: value for name, value in given.items() if value is not None}
+    place = {name: value for name, value in stated.items() if name in Place.__annotations__}
+    return place, {name: value for name, value in stated.items() if name not in place}
 
 
 # Array libraries, by the modules that make arrays.

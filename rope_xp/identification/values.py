@@ -23,7 +23,7 @@ from rope_xp.identification.precision import (
     roundings,
     roundings_of_frequencies,
 )
-from rope_xp.identification.rules import Rule, Target, changed_rule_of, rule_of, simplest, simplest_within
+from rope_xp.identification.rules import Rule, Target, changed_rule_of, digits_of, rule_of, simplest, simplest_within
 from rope_xp.sections import ORDERS, Sections
 from rope_xp.types import Array, Embedding, Values
 
@@ -213,13 +213,12 @@ def _changes_of(near: Embedding, options: Values, wanted: np.ndarray, reverse: b
                 row = frequencies_of(near.replace(**span, reverse=reverse))[0, 0, : width // 2]
                 yield {**GIVEN, "inv_freq": row.tolist()}
         yield {**same, "scaling": None}
-        if isinstance(near.scaling, NTKScaling):  # a changed base gives every factor: one of few digits is meant
-            last = max(float(np.abs(wanted).max(axis=0)[-1]), 1e-300)
-            factor = near.base ** (2.0 / width - 1.0) / last
-            factor, digits = simplest(factor * (1.0 - 2e-5), factor * (1.0 + 2e-5))
-            if digits <= 2 and factor >= 1.0:
-                yield {**same, "scaling": NTKScaling(factor=factor)}
         fastest = np.abs(wanted).max(axis=0)
+        if isinstance(near.scaling, NTKScaling) and fastest[-1] > 0.0:
+            # A changed base gives every factor of the last pair: one of few digits is meant.
+            factor = _round_numbers_near(near.base ** (2.0 / width - 1.0) / float(fastest[-1]))[0]
+            if factor >= 1.0 and digits_of(factor) <= 2:
+                yield {**same, "scaling": NTKScaling(factor=factor)}
         if near.scaling is None and 0.0 < fastest[0] < 0.99:
             for factor in _round_numbers_near(1.0 / float(fastest[0])):
                 yield {**same, "scaling": LinearScaling(factor=factor)}

@@ -68,15 +68,14 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
         # SGLang multiplies the length of the config by `factor`, except with llama3 and with an original length.
         outside[LENGTH] = ceil(length / (1.0 if ORIGINAL in block else block.get("factor", 1.0)))
     written = _overrides(rope, known, block, outside)
-    flags = ["--json-model-override-args", json.dumps(written)]
-    if length is None:
-        return flags
-    source = rope._provenance
-    if "rope_parameters" in written and source.file_type != source.model_type and table.of(source.file_type):
-        # The classes read the block outside the text config. The server reads the length in it, without a factor.
-        written |= below(source.path or ("text_config",), {LENGTH: length})
-    # `--context-length` scales nothing, and must not exceed the length of the config.
-    return ["--context-length", str(length), flags[0], json.dumps(written)]
+    flags, source = [], rope._provenance
+    if length is not None:
+        # It scales nothing, and must not exceed the length of the config.
+        flags = ["--context-length", str(length)]
+        if "rope_parameters" in written and source.file_type != source.model_type and table.of(source.file_type):
+            # The classes read the block outside the text config. The server reads the length in it, without a factor.
+            written |= below(source.path or ("text_config",), {LENGTH: length})
+    return [*flags, "--json-model-override-args", json.dumps(written)]
 
 
 def _sglang_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values]:
