@@ -232,6 +232,10 @@ def extend(
     return _print(found)
 
 
+# Programs whose frequencies of dynamic NTK follow the length of the sequence, as the rule does.
+FOLLOWING_LENGTH: tuple[Target, ...] = ("transformers", "transformers4", "axolotl", "mlx", "lmdeploy")
+
+
 def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbedding, text: str) -> None:
     """Say what the settings of a rule leave out."""
     scaling, ratio = extended.scaling, to / (extended._provenance.trained_length or to)
@@ -239,9 +243,9 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
         _note(f"warning: some pairs get new angles; give --factor, greater than {ratio:g} (YaRN, section 3.1)")
     if isinstance(scaling, NTKScaling) and '"alpha"' in text:
         _note(f'note: {target} has the rule ntk by the name "dynamic", with alpha as its factor')
-    # transformers takes it for the length of training, and changes the frequencies with the length.
+    # transformers takes it for the length of training.
     if rule == "dynamic":
-        if target not in ("transformers", "transformers4", "axolotl"):
+        if target not in FOLLOWING_LENGTH:
             _note(f"warning: {target} gets the frequencies of {to:,} tokens for all lengths")
     elif target in ("transformers", "transformers4"):
         _note(f'note: set "max_position_embeddings" to {to} in config.json, too')

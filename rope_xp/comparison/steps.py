@@ -73,9 +73,9 @@ def comparison(
         tolerance = checks.positive("tolerance", tolerance)
     ignored = checks.boolean("positions_ignored", positions_ignored)
     both = [subject_of(*each, of_config) for each, of_config in zip(given.items(), arguments)]
-    have_all = _have_all_lengths(both)
-    context = _context(both, have_all) if context is None else int(context)
-    a, b = _for_sequences(both, context, have_all)
+    bound = _bound(both)
+    context = _context(both, bound) if context is None else int(context)
+    a, b = _for_sequences(both, context)
     # The value that functions are measured against: that of `a`, unless it has numbers for frequencies, which do not
     # say their base, and `b` has a value.
     reference = b.rope if a.rope is None or (b.rope is not None and a.rope.base is None) else a.rope
@@ -105,7 +105,9 @@ def comparison(
     else:
         report = _explained(one, other, findings, fixed)
     problems = dict.fromkeys(problem for each in findings for problem in each.problems)
-    problems |= dict.fromkeys(_of_lengths(name, each, context, have_all) for name, each in (("a", a), ("b", b)))
+    problems |= dict.fromkeys(
+        _of_lengths(each, other, context, each.label in bound) for each, other in ((a, b), (b, a))
+    )
     remarks = (*a.remarks, *b.remarks)
     advice = () if remarks else report.advice  # what flags change may be meant
     problems = tuple(filter(None, problems))
@@ -164,18 +166,27 @@ def subject_of(label: str, given: object, arguments: Values) -> Subject:
     return Subject(label, given, arguments, f"the function {name}", None, given, place=place)
 
 
-def _have_all_lengths(both: list[Subject]) -> bool:
-    """Whether frequencies are known for all lengths: those of configs, and of values that state none."""
-    if all(_is_config(each.given) for each in both):
-        return all(each.arguments.get("seq_len") is None for each in both)
-    ropes = [each.given for each in both]
-    return all(isinstance(rope, RotaryEmbedding) and getattr(rope.scaling, "seq_len", None) is None for rope in ropes)
+def _bound(both: list[Subject]) -> list[str]:
+    """The labels of those with frequencies of one length: not configs, nor two values, if none states a length."""
+    stating = [each.label for each in both if _states_length(each)]
+    if all(_is_config(each.given) for each in both) or (_are_values(both) and not stating):
+        return stating
+    return [each.label for each in both]
 
 
-def _for_sequences(both: list[Subject], context: int, have_all: bool) -> Iterator[Subject]:
-    """The two for sequences of a length, unless flags say for which; a config as a GGUF file of it, beside one."""
-    if not any("flags" in each.arguments for each in both):
-        both = [_at_length(each, context, have_all) for each in both]
+def _are_values(both: list[Subject]) -> bool:
+    return all(isinstance(each.given, RotaryEmbedding) for each in both)
+
+
+def _states_length(subject: Subject) -> bool:
+    scaling = None if subject.rope is None else subject.rope.scaling
+    return subject.arguments.get("seq_len") is not None or getattr(scaling, "seq_len", None) is not None
+
+
+def _for_sequences(both: list[Subject], context: int) -> Iterator[Subject]:
+    """The two for sequences of a length, unless they say for which; a config as a GGUF file of it, beside one."""
+    are_values = _are_values(both)
+    both = [_at_length(each, context, are_values) for each in both]
     for each, other in zip(both, both[::-1]):
         as_given = not _is_config(each.given) or each.arguments.get("layout") is not None
         yield each if as_given else _as_converted(each, other)
@@ -193,32 +204,34 @@ def _as_converted(subject: Subject, other: Subject) -> Subject:
     return subject._replace(name=f"{subject.name}, {words}", rope=rope)
 
 
-def _at_length(subject: Subject, length: int, have_all: bool) -> Subject:
+def _at_length(subject: Subject, length: int, are_values: bool) -> Subject:
     """A config that is read for sequences of a length; one of two values, for them; an error if it has others."""
-    if (rope := subject.rope) is None or sequences_of(rope).fit(length):
-        return subject
-    scaling, label = rope.scaling, subject.label
-    if scaling.seq_len is not None or subject.arguments.get("seq_len") is not None:
+    rope, label = subject.rope, subject.label
+    if rope is None or sequences_of(rope).fit(length) or _states_length(subject):
         return subject
     if _is_config(subject.given):
         return subject_of(label, subject.given, {**subject.arguments, "seq_len": length})
-    if not have_all:
+    if not are_values:
         raise wrong_value(
             f"the frequencies of {label} must be for sequences of {length} tokens, the context; got those for "
             f"{sequences_of(rope)}: give {label} for that length, as from_config(..., seq_len={length}) does"
         )
-    rope = with_provenance(rope.replace(scaling=replace(scaling, seq_len=length)), rope._provenance)
+    rope = with_provenance(rope.replace(scaling=replace(rope.scaling, seq_len=length)), rope._provenance)
     return subject._replace(name=short_repr(rope), rope=rope)
 
 
-def _of_lengths(name: str, subject: Subject, context: int, have_all: bool) -> str:
-    """For which sequences the frequencies of a value are, if these are not those of the context, or end with it."""
-    sequences = Sequences() if subject.rope is None else sequences_of(subject.rope)
-    fits, ends = sequences.fit(context), sequences.most == context and not have_all
-    if fits and not ends:
+def _of_lengths(subject: Subject, other: Subject, context: int, is_bound: bool) -> str:
+    """For which sequences the frequencies of a value are, where its rule has others that matter here."""
+    sequences, of_other = (Sequences() if each.rope is None else sequences_of(each.rope) for each in (subject, other))
+    if not sequences.fit(context):
+        others = f"at {context:,} tokens, its rule has others"
+    elif is_bound and sequences.most == context:
+        others = "its rule has others for longer ones"
+    elif not is_bound and sequences != of_other:
+        others = "its rule has others for other lengths"
+    else:
         return ""
-    others = "its rule has others for longer ones" if fits else f"at {context:,} tokens, its rule has others"
-    return f"The frequencies of {name} are for sequences of {sequences}; {others}."
+    return f"The frequencies of {subject.label} are for sequences of {sequences}; {others}."
 
 
 def _probe(fn: Function, reference: Embedding | None, head_dim: int, call: Values) -> Probe:
@@ -239,15 +252,16 @@ def _head_dim(a: Subject, b: Subject, reference: Embedding | None, given: int | 
     return reference.head_dim
 
 
-def _context(both: list[Subject], have_all: bool) -> int:
-    """The longest length that is known; the longest with these frequencies, if not both have those of all lengths."""
-    ropes = [each.rope for each in both if each.rope is not None]
-    known = [length for rope in ropes for length in lengths_of(rope) if length]
-    if not have_all:
-        return min([max(known, default=CONTEXT), *filter(None, (sequences_of(rope).most for rope in ropes))])
-    open_rules = [each.scaling for each in ropes if getattr(each.scaling, "seq_len", 0) is None]
-    known += [int(each.factor * trained) for each in open_rules if (trained := getattr(each, LENGTH, None))]
-    return min(max(known, default=CONTEXT), LONGEST_CONTEXT)
+def _context(both: list[Subject], bound: list[str]) -> int:
+    """The longest length that is known; of those with frequencies of one length, not beyond it."""
+    known, ends = [], [LONGEST_CONTEXT]
+    for label, rope in ((each.label, each.rope) for each in both if each.rope is not None):
+        known += filter(None, lengths_of(rope))
+        if label in bound:
+            ends += filter(None, [sequences_of(rope).most])
+        elif trained := getattr(rope.scaling, LENGTH, None):
+            known.append(int(rope.scaling.factor * trained))
+    return min([max(known, default=CONTEXT), *ends])
 
 
 def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Values) -> Comparison:

@@ -399,3 +399,9 @@ def test_words_that_are_too_long_stay_whole():
 
 def test_every_program_has_a_place_in_the_page():
     assert sorted(ORDER) == sorted(TARGETS)
+
+
+def test_extend_says_which_programs_have_one_set_of_frequencies_of_dynamic_ntk(run, file):
+    for target, has_one in (("mlx", False), ("lmdeploy", False), ("axolotl", False), ("vllm", True), ("sglang", True)):
+        code, _, said = run("extend", file(PLAIN), "--to", "32k", "--rule", "dynamic", "--for", target)
+        assert code == 0 and ("for all lengths" in said) == has_one, target

@@ -471,3 +471,26 @@ def test_attention_moves_as_queries_and_keys_of_xpos_do():
     assert abs(compare(ROPE, ROPE.replace(xpos=XPos(centre=250)), context=300).attention_moved - wanted) < 1e-9
     # At any length, numbers are finite.
     assert 0.0 < compare(ROPE, ROPE.replace(xpos=XPos()), context=2**31).attention_moved < 1.0
+
+
+def test_a_config_with_flags_is_compared_for_the_context_too(tmp_path):
+    longrope = {"short_factor": [1.0 + i / 100 for i in range(64)], "long_factor": [2.0 + i for i in range(64)]}
+    longrope |= {"rope_type": "longrope", "original_max_position_embeddings": 1024, "factor": 4.0}
+    dynamic = {"rope_type": "dynamic", "factor": 4.0}
+    follows, unscaled = "lmdeploy serve api_server x", "vllm serve x"
+    for scaling, flags, causes, context in (
+        (dynamic, unscaled, ("scaling",), 8192),  # vLLM scales by a key of its own
+        (dynamic, follows, (), 8192),
+        (dynamic, "sglang serve x", (), 8192),  # for the longest sequence only
+        (longrope, unscaled, (), 4096),  # the length is the config's
+        (longrope, "llama-server -m x.gguf -c 1024", (), 1024),
+    ):
+        config = {**CONFIG, "model_type": "qwen3", "max_position_embeddings": 2048, "rope_scaling": scaling}
+        if scaling is longrope:
+            config |= {"model_type": "phi3", "max_position_embeddings": 4096}
+        report = compare(config, config, options={"flags": flags})
+        assert (report.causes, report.context) == (causes, context), flags
+        assert ("for other lengths" in report.summary) == (scaling is dynamic and flags != follows), flags
+    plain = {**CONFIG, "model_type": "qwen3", "max_position_embeddings": 2048}
+    config = {**plain, "rope_scaling": dynamic}
+    assert compare(plain, config, options={"flags": follows}).causes == ("scaling",)
