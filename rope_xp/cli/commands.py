@@ -334,6 +334,8 @@ def plot(
     require_one_stdin(files)
     if labels and len(labels) != len(files):
         raise click.UsageError(f"--label must be given once for each FILE; got {len(labels)} for {len(files)}")
+    if not all(map(str.strip, labels)):
+        raise click.UsageError("--label must not be empty; got an empty one")
     if len({*(labels or files)}) < len(files):
         raise click.UsageError("files of the same name must each have a --label of their own; got the same name twice")
     ropes = {}
