@@ -242,7 +242,7 @@ def decay(ropes: Ropes, *, distance: int = 4096, ax: Axes | None = None) -> Axes
     """
     given = _checked(ropes)
     ax = _axes(ax)
-    width = max(1, _distance(distance, 24) // 128)
+    width = max(1, _at_most(24, "distance", distance) // 128)
     distances = np.arange(1, distance - distance % width + 1).reshape(-1, width)
     for label, rope in given.items():
         m, frequencies = rope._scale.attention_factor, _frequencies(rope).sum(0)
@@ -285,11 +285,9 @@ def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -
     ['bfloat16', 'float32', 'exact']
     """
     rope = _only(ropes)
-    if not 2 <= checks.count("context", context) <= 2**24:
-        raise wrong_value(f"context must be at least 2 and at most 2**24; got {context}")
     ax = _axes(ax)
     frequencies = _frequencies(rope).sum(0)
-    positions = np.unique(np.geomspace(1, context, 2000).astype(int))
+    positions = np.unique(np.geomspace(1, _at_most(24, "context", context, 2), 2000).astype(int))
     own = RotaryEmbedding(head_dim=2 * rope.pairs, layout="half", inv_freq=frequencies.tolist())
     tables = {
         "bfloat16": _sincos(_float32_angles(rounded_to(COARSE_BITS["bfloat16"], positions), frequencies)),
@@ -334,7 +332,7 @@ def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes
     """
     rope = _only(ropes)
     ax = _axes(ax)
-    angles = np.outer(_frequencies(rope).sum(0), np.arange(_distance(distance, 18) + 1))
+    angles = np.outer(_frequencies(rope).sum(0), np.arange(_at_most(18, "distance", distance) + 1))
     image = ax.imshow(np.cos(angles), cmap=SCORES, vmin=-1, vmax=1, aspect="auto", origin="lower")
     bar = ax.figure.colorbar(image, ax=ax, label="score of the pair")
     bar.ax.tick_params(length=0, labelcolor=_ink(ax), labelsize=9)
@@ -480,8 +478,7 @@ def save(
         raise wrong_value(f"output must end in .png or .svg; got {path!r}")
     draw = PICTURES[kind]
     panels = [*_checked(ropes).items()] if kind in OF_ONE else [("", ropes)]
-    lengths = {"context": context, "distance": context}
-    taken = {name: value for name, value in lengths.items() if value and name in signature(draw).parameters}
+    taken = {name: context for name in ("context", "distance") if context and name in signature(draw).parameters}
     style: Values = {**STYLES["dark" if dark else "light"], "svg.hashsalt": "rope_xp"}
     with plt.rc_context(style):  # pyright: ignore[reportArgumentType]
         size = (SIZE[0], SIZE[1] * len(panels))
@@ -502,7 +499,7 @@ def _checked(ropes: object) -> dict[str, RotaryEmbedding]:
     if not isinstance(ropes, Mapping) or not all(isinstance(rope, RotaryEmbedding) for rope in ropes.values()):
         raise wrong_type(f"ropes must be a RotaryEmbedding or a mapping of labels to them; got {type(ropes).__name__}")
     if not all(str(label).strip() for label in ropes):
-        raise wrong_value(f"ropes must have labels that are not empty; got {[*ropes]}")
+        raise wrong_value(f"labels of ropes must not be empty; got {[*ropes]}")
     found = {name: each for label, rope in ropes.items() for name, each in _of_both_lists(str(label), rope).items()}
     if not 1 <= len(found) <= MAX_LINES:
         raise wrong_value(f"ropes must be 1 to {MAX_LINES} embeddings; got {len(found)}")
@@ -525,18 +522,16 @@ def _of_both_lists(label: str, rope: RotaryEmbedding) -> dict[str, RotaryEmbeddi
 
 
 def _only(ropes: object) -> RotaryEmbedding:
-    if isinstance(ropes, RotaryEmbedding):
-        return ropes
-    given = _checked(ropes)
+    given = [ropes] if isinstance(ropes, RotaryEmbedding) else [*_checked(ropes).values()]
     if len(given) > 1:
         raise wrong_value(f"ropes must be one embedding; got {len(given)}")
-    return next(iter(given.values()))
+    return given[0]
 
 
-def _distance(distance: int, power: int) -> int:
-    if checks.count("distance", distance) > 2**power:
-        raise wrong_value(f"distance must be at most 2**{power}; got {distance}")
-    return distance
+def _at_most(power: int, name: str, value: int, least: int = 0) -> int:
+    if checks.count(name, value, least) > 2**power:
+        raise wrong_value(f"{name} must be at most 2**{power}; got {value}")
+    return value
 
 
 def _frequencies(rope: RotaryEmbedding) -> Floats:
