@@ -622,9 +622,10 @@ class LayersExplained(Report):
     def sections(self) -> list[Section]:
         found = []
         for number, (name, layers, explanation) in enumerate(self.groups, 1):
-            own = f"Layers {ranges(layers)}" if layers else "Their numbers are not known"
+            unknown = "They" if explanation is None else "Their numbers are not known"
+            own = f"Layers {ranges(layers)}" if layers else unknown
             kind = "" if name.startswith("layers ") else f": {name}"
-            rotated = ", which have no rotary embedding." if explanation is None else "."
+            rotated = " have no rotary embedding." if explanation is None else "."
             found.append(Section(f"== Layers, {number} of {len(self.groups)}{kind} ==", own + rotated))
             found += [] if explanation is None else explanation.sections()
         return found

@@ -112,7 +112,9 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
     if to <= longest:
         which = "the trained length" if longest == trained else "the length with the present scaling"
         raise wrong_value(
-            f"to must be greater than {which}, {longest}, because shorter sequences need no change; got {to}"
+            f"to must be greater than {which}, {longest}; got {to}, which needs no extension: give the engine this "
+            f"length alone (vLLM --max-model-len {to}, SGLang --context-length {to}, lmdeploy --session-len {to}, "
+            f"llama.cpp -c {to})"
         )
     return trained, to
 

@@ -6,6 +6,7 @@ apart in grey. A new figure has the look of `STYLES`; an `ax` that is given keep
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
@@ -129,7 +130,7 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
     TypeError
         If `ropes` is neither an embedding nor a mapping of embeddings.
     ValueError
-        If there are no embeddings or more than 8, or frequencies are learned.
+        If there are no embeddings or more than 8, a label is empty, or frequencies are learned.
 
     References
     ----------
@@ -148,8 +149,8 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
         for axis, row in enumerate(_frequencies(rope)):
             pair = np.flatnonzero(row)
             name = label if rope.axes == 1 else f"{label} {rope._provenance.axis_name(axis)}".strip()
-            line = _line(ax)
-            ax.plot(pair, 2 * pi / np.abs(row[pair]), label=name, **line)
+            line = _line(ax, name)
+            ax.plot(pair, 2 * pi / np.abs(row[pair]), **line)
             colours[label] = line["color"] if rope.axes == 1 else _ink(ax)
     ax.set_yscale("log")
     side, last = "left", 0
@@ -198,7 +199,7 @@ def scaling(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
         if rope.base is None:
             raise wrong_value(f"embeddings must have a base; got inv_freq alone{f' for {label}' if label else ''}")
         after, before = (np.abs(_frequencies(each)).max(0) for each in (rope, rope.replace(scaling=None)))
-        ax.plot(np.arange(rope.pairs), after / before, label=label, **_line(ax))
+        ax.plot(np.arange(rope.pairs), after / before, **_line(ax, label))
     ax.set_ylim(0, None)
     return _finish(ax, "What scaling leaves of each frequency", "pair", "frequency / unscaled frequency")
 
@@ -227,7 +228,7 @@ def decay(ropes: Ropes, *, distance: int = 4096, ax: Axes | None = None) -> Axes
     Raises
     ------
     TypeError, ValueError
-        As `wavelengths`.
+        As `wavelengths`. Also if `distance` is greater than 2**24.
 
     References
     ----------
@@ -241,12 +242,12 @@ def decay(ropes: Ropes, *, distance: int = 4096, ax: Axes | None = None) -> Axes
     """
     given = _checked(ropes)
     ax = _axes(ax)
-    width = max(1, checks.count("distance", distance) // 128)
+    width = max(1, _at_most(24, "distance", distance) // 128)
     distances = np.arange(1, distance - distance % width + 1).reshape(-1, width)
     for label, rope in given.items():
         m, frequencies = rope._scale.attention_factor, _frequencies(rope).sum(0)
         means = [np.cos(np.outer(each, frequencies)).mean() for each in [np.zeros(1), *distances]]
-        ax.plot([0, *distances.mean(1)], m**2 * np.asarray(means), label=label, **_line(ax))
+        ax.plot([0, *distances.mean(1)], m**2 * np.asarray(means), **_line(ax, label))
     return _finish(ax, "Mean score of equal queries and keys", "distance in tokens", "mean score")
 
 
@@ -284,11 +285,9 @@ def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -
     ['bfloat16', 'float32', 'exact']
     """
     rope = _only(ropes)
-    if not 2 <= checks.count("context", context) <= 2**24:
-        raise wrong_value(f"context must be at least 2 and at most 2**24; got {context}")
     ax = _axes(ax)
     frequencies = _frequencies(rope).sum(0)
-    positions = np.unique(np.geomspace(1, context, 2000).astype(int))
+    positions = np.unique(np.geomspace(1, _at_most(24, "context", context, 2), 2000).astype(int))
     own = RotaryEmbedding(head_dim=2 * rope.pairs, layout="half", inv_freq=frequencies.tolist())
     tables = {
         "bfloat16": _sincos(_float32_angles(rounded_to(COARSE_BITS["bfloat16"], positions), frequencies)),
@@ -297,7 +296,7 @@ def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -
     }
     truth = _sincos(np.multiply.outer(positions, frequencies))  # in float64, within 2e-9
     for label, table in tables.items():
-        ax.plot(positions, np.maximum.accumulate(np.abs(table - truth).max((0, 2))), label=label, **_line(ax))
+        ax.plot(positions, np.maximum.accumulate(np.abs(table - truth).max((0, 2))), **_line(ax, label))
     ax.set(xscale="log", yscale="log")
     return _finish(ax, "Largest error of sin and cos up to a position", "position", "error")
 
@@ -324,7 +323,7 @@ def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes
     Raises
     ------
     TypeError, ValueError
-        As `wavelengths`. Also if there are several embeddings.
+        As `wavelengths`. Also if there are several embeddings, or `distance` is greater than 2**18.
 
     Examples
     --------
@@ -333,7 +332,7 @@ def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes
     """
     rope = _only(ropes)
     ax = _axes(ax)
-    angles = np.outer(_frequencies(rope).sum(0), np.arange(checks.count("distance", distance) + 1))
+    angles = np.outer(_frequencies(rope).sum(0), np.arange(_at_most(18, "distance", distance) + 1))
     image = ax.imshow(np.cos(angles), cmap=SCORES, vmin=-1, vmax=1, aspect="auto", origin="lower")
     bar = ax.figure.colorbar(image, ax=ax, label="score of the pair")
     bar.ax.tick_params(length=0, labelcolor=_ink(ax), labelsize=9)
@@ -477,29 +476,31 @@ def save(
     path = os.fspath(output)
     if not path.endswith((".png", ".svg")):
         raise wrong_value(f"output must end in .png or .svg; got {path!r}")
-    draw, given = PICTURES[kind], _checked(ropes)
-    panels = [{label: rope} for label, rope in given.items()] if kind in OF_ONE else [given]
-    lengths = {"context": context, "distance": context}
-    taken = {name: value for name, value in lengths.items() if value and name in signature(draw).parameters}
+    draw = PICTURES[kind]
+    panels = [*_checked(ropes).items()] if kind in OF_ONE else [("", ropes)]
+    taken = {name: context for name in ("context", "distance") if context and name in signature(draw).parameters}
     style: Values = {**STYLES["dark" if dark else "light"], "svg.hashsalt": "rope_xp"}
     with plt.rc_context(style):  # pyright: ignore[reportArgumentType]
         size = (SIZE[0], SIZE[1] * len(panels))
         figure, grid = plt.subplots(len(panels), figsize=size, dpi=DPI, layout="constrained", squeeze=False)
         try:
-            for ax, panel in zip(grid[:, 0], panels):
+            for ax, (label, panel) in zip(grid[:, 0], panels):
                 draw(panel, ax=ax, **taken)
                 if len(panels) > 1:
-                    ax.title.set_text(f"{next(iter(panel))}: {ax.get_title()}")
+                    ax.title.set_text(f"{_literal(label)}: {ax.get_title()}")
             figure.savefig(path, transparent=True, metadata={"Date": None} if path.endswith(".svg") else None)
         finally:
             plt.close(figure)
 
 
 def _checked(ropes: object) -> dict[str, RotaryEmbedding]:
-    given = {"": ropes} if isinstance(ropes, RotaryEmbedding) else ropes
-    if not isinstance(given, Mapping) or not all(isinstance(rope, RotaryEmbedding) for rope in given.values()):
+    if isinstance(ropes, RotaryEmbedding):
+        return _of_both_lists("", ropes)
+    if not isinstance(ropes, Mapping) or not all(isinstance(rope, RotaryEmbedding) for rope in ropes.values()):
         raise wrong_type(f"ropes must be a RotaryEmbedding or a mapping of labels to them; got {type(ropes).__name__}")
-    found = {name: each for label, rope in given.items() for name, each in _of_both_lists(str(label), rope).items()}
+    if not all(str(label).strip() for label in ropes):
+        raise wrong_value(f"labels of ropes must not be empty; got {[*ropes]}")
+    found = {name: each for label, rope in ropes.items() for name, each in _of_both_lists(str(label), rope).items()}
     if not 1 <= len(found) <= MAX_LINES:
         raise wrong_value(f"ropes must be 1 to {MAX_LINES} embeddings; got {len(found)}")
     return found
@@ -521,12 +522,16 @@ def _of_both_lists(label: str, rope: RotaryEmbedding) -> dict[str, RotaryEmbeddi
 
 
 def _only(ropes: object) -> RotaryEmbedding:
-    if isinstance(ropes, RotaryEmbedding):
-        return ropes
-    given = _checked(ropes)
+    given = [ropes] if isinstance(ropes, RotaryEmbedding) else [*_checked(ropes).values()]
     if len(given) > 1:
         raise wrong_value(f"ropes must be one embedding; got {len(given)}")
-    return next(iter(given.values()))
+    return given[0]
+
+
+def _at_most(power: int, name: str, value: int, least: int = 0) -> int:
+    if checks.count(name, value, least) > 2**power:
+        raise wrong_value(f"{name} must be at most 2**{power}; got {value}")
+    return value
 
 
 def _frequencies(rope: RotaryEmbedding) -> Floats:
@@ -584,11 +589,17 @@ def _ink(ax: Axes) -> str:
     return to_hex(ax.xaxis.label.get_color())
 
 
-def _line(ax: Axes) -> Values:
+def _literal(label: str) -> str:
+    """A label that matplotlib shows as it is: one that begins with "_" is hidden, and text between "$" is a formula."""
+    return re.sub("^_", " _", label).replace("$", r"\$")
+
+
+def _line(ax: Axes, label: str = "") -> Values:
     number = len(ax.lines)
     colours = LOOKS["dark" if _is_light(_ink(ax)) else "light"].lines
     colour = colours[number % len(colours)]
-    return {"color": colour, "linestyle": DASHES[number % 4], "linewidth": 1.8 + 0.8 * (number // 4 % 2)}
+    width = 1.8 + 0.8 * (number // 4 % 2)
+    return {"color": colour, "linestyle": DASHES[number % 4], "linewidth": width, "label": _literal(label)}
 
 
 def _finish(ax: Axes, title: str, x: str, y: str) -> Axes:

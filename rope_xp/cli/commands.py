@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from shutil import get_terminal_size
 from typing import Unpack
 
@@ -46,7 +47,6 @@ from rope_xp.configs.writers import TARGETS, Options, Target
 from rope_xp.embedding import RotaryEmbedding, Rule
 from rope_xp.explanation import Explained, LayersExplained
 from rope_xp.extension import replaced_scaling
-from rope_xp.frequencies import NTKScaling
 from rope_xp.reports import WIDTH, Report, as_text
 from rope_xp.types import Array
 
@@ -80,13 +80,14 @@ PROGRAMS = ", ".join(TARGETS)
 def explain(file: str, as_json: bool, context: int | None, trained_length: int | None, **place: Unpack[Place]) -> int:
     """Say what the rotary embedding of a config does.
 
-    If its layers differ, all are listed. The exit code is 1 if the report has warnings.
+    If its layers differ, all are listed. The exit code is 1 if the report has warnings, or if the layer of --layer or
+    --layer-type is not rotated.
 
     \b
     Example: rope-xp explain config.json --context 128k
     Example: rope-xp explain config.json --flags "--rope-scale 2"
     """
-    found = _groups(file, place)
+    found = _groups(file, place, may_lack=(place["layer"], place["layer_type"]) != (None, None))
     context = context or place["seq_len"]
     explained = [
         Explained(
@@ -95,15 +96,15 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
         for each in found
     ]
     first, *others = explained
-    all_layers = LayersExplained(tuple(explained))
-    return show(all_layers if others or first.explanation is None else first.explanation, as_json)
+    report = LayersExplained(tuple(explained)) if others or first.explanation is None else first.explanation
+    return show(report, as_json) or int(not others and first.explanation is None)
 
 
-def _groups(file: str, place: Place) -> list[Group]:
-    """The layers of a file by their embeddings; an error if none has one."""
+def _groups(file: str, place: Place, may_lack: bool = False) -> list[Group]:
+    """The layers of a file by their embeddings; an error if none has one, unless they `may_lack` it."""
     with about(file):
         found = groups_of(config(file), **place)
-    if all(each.rope is None for each in found):
+    if not may_lack and all(each.rope is None for each in found):
         raise no_embedding(file)
     return found
 
@@ -217,11 +218,12 @@ def extend(
         if rope is None:
             raise no_embedding(file)
         if rule is None:
+            choices = rope.extend(to, trained_length=trained_length)
             flags = flags_of(click.get_current_context().command)
             for name in ("target", *parameters):
                 if name in parameters or target is not None:
                     raise click.UsageError(f"--rule must be given with {flags[name]}; got {flags[name]} alone")
-            return show(_shown(rope.extend(to, trained_length=trained_length)), as_json)
+            return show(_shown(choices), as_json)
         extended = rope.extend(to, rule, trained_length=trained_length, **parameters)
         if replaced := replaced_scaling(rope, extended):
             _note(f"warning: {replaced}")
@@ -238,10 +240,12 @@ FOLLOWING_LENGTH: tuple[Target, ...] = ("transformers", "transformers4", "axolot
 
 def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbedding, text: str) -> None:
     """Say what the settings of a rule leave out."""
-    scaling, ratio = extended.scaling, to / (extended._provenance.trained_length or to)
-    if isinstance(scaling, NTKScaling) and scaling.factor <= ratio:
+    factor, ratio = getattr(extended.scaling, "factor", inf), to / (extended._provenance.trained_length or to)
+    if rule == "ntk" and factor <= ratio:
         _note(f"warning: some pairs get new angles; give --factor, greater than {ratio:g} (YaRN, section 3.1)")
-    if isinstance(scaling, NTKScaling) and '"alpha"' in text:
+    if rule in ("linear", "yarn", "llama3") and factor < ratio:
+        _note(f"warning: the factor is too small for {to:,} tokens; give --factor, {ratio:g} or greater")
+    if rule == "ntk" and '"alpha"' in text:
         _note(f'note: {target} has the rule ntk by the name "dynamic", with alpha as its factor')
     # transformers takes it for the length of training.
     if rule == "dynamic":
@@ -336,8 +340,8 @@ def plot(
     except ImportError as error:
         raise click.UsageError(str(error).removeprefix("rope_xp.plot: ")) from None
     require_one_stdin(files)
-    if labels and len(labels) != len(files):
-        raise click.UsageError(f"--label must be given once for each FILE; got {len(labels)} for {len(files)}")
+    if labels and (len(labels) != len(files) or not all(map(str.strip, labels))):
+        raise click.UsageError(f"--label must be given once for each FILE, and not be empty; got {', '.join(labels)!r}")
     if len({*(labels or files)}) < len(files):
         raise click.UsageError("files of the same name must each have a --label of their own; got the same name twice")
     ropes = {}

@@ -337,6 +337,7 @@ ADVICE = (
     (r"from_config\(path\) reads", "rope-xp explain reads"),
     (r"\bpass positions_ignored=True", "give --positions-ignored"),
     (r"ropes must be", "there must be"),
+    (r"\bdistance must be", "--context must be"),
     (r"\bseq_len of scaling\b", "seq_len"),
 )
 

@@ -24,7 +24,8 @@ class Group(NamedTuple):
 def groups_of(config: Config, layer: int | None, layer_type: str | None, **options: Any) -> list[Group]:
     """The layers by their embeddings: one group if a layer is chosen, or all are alike. Options as in `from_config`."""
     if layer is not None or layer_type is not None:
-        return [Group("", (), from_config(config, layer=layer, layer_type=layer_type, **options))]
+        name, layers = layer_type or f"layers {layer}", () if layer is None else (layer,)
+        return [Group(name, layers, from_config(config, layer=layer, layer_type=layer_type, **options))]
     try:
         whole = from_config(config, **options)
     except ValueError as error:

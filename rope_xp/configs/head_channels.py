@@ -137,17 +137,18 @@ def layout_of(config: LayerConfig) -> str:
     pairing, interleave = config.family.pairing, config.keys.read(*INTERLEAVE_KEYS)
     if interleave is None or pairing.from_caller:
         return pairing.layout
+    key = next(name for name in config.keys.found() if name in INTERLEAVE_KEYS)
     # Of each type of layers.
     of_mlx = engines.table("mlx-lm").readings.items() if config.keys.read(MLX_KEY) is not None else ()
     own = [each for name, each in of_mlx if name.partition(":")[0] == config.keys.model_type and not each.path]
     if any(MLX_KEY in each.keys for each in own):
         return "interleaved" if checks.boolean(MLX_KEY, interleave) else "half"
     wanted = pairing.layout != "half"
-    if checks.boolean(INTERLEAVE_KEYS[0], interleave) == wanted:
+    if checks.boolean(key, interleave) == wanted:
         return pairing.layout
     if pairing.key_decides:
         return "half"
-    raise wrong_value(f"rope_interleave must be {wanted} for this model_type; got {interleave}")
+    raise wrong_value(f"{key} must be {wanted} for this model_type; got {interleave}")
 
 
 def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:

@@ -175,6 +175,8 @@ def angles_of_shift(
 ) -> Angles:
     """The angles of a change of positions. `delta` is an int where `positions` are None."""
     (k,) = arrays
+    if delta is None:  # `plan_shift` then took it for an int
+        raise wrong_type("delta must be an int or an array of real numbers; got None")
     if positions is None:
         delta = count_from("delta", delta, 1, like=k)[0]
         if rope.axes > 1:

@@ -182,12 +182,34 @@ def test_lines_differ_without_colour():
     assert looks[8] == looks[0] and len({*looks}) == 8
 
 
+@pytest.mark.parametrize("label", ["_a", r"$\foo$", r"a\$b_$c$", "__"])
+def test_labels_are_shown_as_they_are(label, tmp_path, monkeypatch):
+    axes = plot.scaling({label: SCALED, "b": SCALED}), plot.decay({label: PLAIN}), plot.wavelengths({label: PLAIN})
+    legends = [ax.get_legend().get_texts()[0] for ax in axes]
+    assert [shown(text) for text in legends] == [label] * 3
+    titles = []
+    monkeypatch.setattr(plot.plt, "close", lambda figure: titles.extend(ax.title for ax in figure.axes))
+    plot.save(tmp_path / "a.svg", "pair", {label: PLAIN, "b": PLAIN})
+    assert [shown(text).partition(": ")[0] for text in titles] == [label, "b"]
+
+
+def shown(text):
+    """The characters that matplotlib draws, but a space at the start."""
+    words, is_formula = text._preprocess_math(text.get_text())
+    assert not is_formula
+    return words.lstrip()
+
+
 BAD = errors.raising(
     [
         (lambda: plot.decay({}), "decay: ropes must be 1 to 8 embeddings; got 0"),
         (lambda: plot.decay(dict.fromkeys(range(9), PLAIN)), "decay: ropes must be 1 to 8 .*; got 9"),
-        (lambda: plot.phase_error(PLAIN, context=1), "phase_error: context must be at least 2 .*; got 1"),
-        (lambda: plot.phase_error(PLAIN, context=2**24 + 1), "phase_error: context must be at least 2 and"),
+        (lambda: plot.phase_error(PLAIN, context=1), "phase_error: context must be at least 2; got 1"),
+        (lambda: plot.phase_error(PLAIN, context=2**24 + 1), r"phase_error: context must be at most 2\*\*24; got"),
+        (lambda: plot.decay(PLAIN, distance=2**24 + 1), r"decay: distance must be at most 2\*\*24; got 16777217"),
+        (lambda: plot.scores(PLAIN, distance=10**14), r"scores: distance must be at most 2\*\*18; got 10"),
+        (lambda: plot.save("a.png", "scores", {" ": PLAIN}), r"save: labels of ropes must not be empty; got \[' '\]"),
+        (lambda: plot.wavelengths({"a": PLAIN, "": AXES}), "wavelengths: labels of ropes must not be empty"),
         (lambda: plot.scores({"a": PLAIN, "b": PLAIN}), "scores: ropes must be one embedding; got 2"),
         (lambda: plot.pair(PLAIN, index=64), "pair: index must be below the number of pairs, 64; got 64"),
         (lambda: plot.sections(HEADS), "sections: frequencies must be floats .*; got those of 2 heads"),

@@ -179,3 +179,33 @@ def test_sglang_reads_flat_composites_outside_their_text_config():
         longer = from_config(CONFIGS[name]).extend(to=2**20, rule="yarn")
         keys = json.loads(config_for(longer, "sglang", Options(length=2**20))[-1])
         assert keys["text_config"] == {"max_position_embeddings": 2**20}  # the server's limit is in it
+
+
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
+YARN = {**LINEAR, "rope_type": "yarn", "original_max_position_embeddings": 8192}
+
+
+@pytest.mark.parametrize(
+    "overrides, longest",
+    [
+        ({}, 8192),
+        ({"max_position_embeddings": 16384}, 16384),
+        ({"model_max_length": 16384}, 16384),
+        ({"rope_parameters": LINEAR}, 32768),
+        ({"rope_parameters": {**LINEAR, "rope_type": "dynamic"}}, 32768),
+        ({"rope_parameters": YARN}, 8192),
+    ],
+    ids=str,
+)
+def test_a_length_that_vllm_refuses_has_a_remark(overrides, longest):
+    """tests/engines/test_vllm.py asks vLLM itself."""
+    found = []
+    for length in (longest, longest + 1, -1):
+        words = ["vllm", "--max-model-len", str(length), "--hf-overrides", json.dumps(overrides)]
+        remarks = from_config(LLAMA, flags=words)._provenance.remarks
+        found.append([each for each in remarks if "refuses" in each])
+    remark = (
+        f"vLLM 0.33 refuses --max-model-len {longest + 1}: the config allows {longest} tokens, unless "
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"
+    )
+    assert found == [[], [remark], []]

@@ -153,6 +153,7 @@ def arrays(xp, x):
         (lambda: ROPE(x, five, seq_dim=1), r"array 2 must be .*; got int64: give positions by name, positions=..."),
         (lambda: ROPE(x), r"missing 1 required keyword-only argument: 'seq_dim'"),
         (lambda: ROPE.shift(x, 0.5, seq_dim=1), r"^RotaryEmbedding.shift: delta must be an int"),
+        (lambda: ROPE.shift(x, None, seq_dim=1), r"delta must be an int or an array of real numbers; got None"),
         (lambda: ROPE.shift(x, True, seq_dim=1), r"delta must be an int.*; got bool"),
         (lambda: ROPE.rerotate(x, five, to=500.0, seq_dim=1), r"rerotate: to must be a RotaryEmbedding; got float"),
         (lambda: ROPE.rerotate(x, 5, **to(ROPE)), r"^RotaryEmbedding.rerotate: positions must be an array; got int"),

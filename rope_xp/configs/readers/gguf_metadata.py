@@ -97,9 +97,10 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
     factor = checks.positive(metadata.key(gguf.FACTOR), factor)
     long, short, factors = (metadata.read_tensor(name) for name in (gguf.LONG, gguf.SHORT, gguf.FREQS))
     if kind == "yarn":
-        if long or short or factors:
+        if tensors := [name for name in gguf.TENSORS if metadata.read_tensor(name)]:
             raise wrong_value(
-                f"{gguf.FREQS}, {gguf.LONG} and {gguf.SHORT} must not be given with YaRN; got at least one"
+                f"YaRN must not be used with {' and '.join(tensors)}, in which a GGUF file has a rule such as llama3 "
+                "or longrope; got both: llama.cpp divides frequencies by it before YaRN, as no rule of rope_xp does"
             )
         return _yarn(metadata, factor)
     metadata.mark_as_read(*gguf.BETAS, gguf.MULTIPLIER)

@@ -2,13 +2,13 @@
 
 References
 ----------
-vLLM 0.33: `ModelConfig.__post_init__` and `_apply_dict_overrides` (`config/model.py`), `get_config` and
-`patch_rope_parameters` (`transformers_utils/config.py`), `get_rope` (`model_executor/layers/rotary_embedding`).
+vLLM 0.33: `ModelConfig.__post_init__`, `_apply_dict_overrides` and `_get_and_verify_max_len` (`config/model.py`),
+`get_config` and `patch_rope_parameters` (`transformers_utils/config.py`), `get_rope` (in `layers/rotary_embedding`).
 SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_config`
 (`srt/utils/hf_transformers/common.py`), `get_rope` (`srt/layers/rotary_embedding/factory.py`). lmdeploy 0.18:
 `override_hf_config` (`pytorch/config.py`), `pytorch/nn/rotary_embedding.py`. transformers 5.18:
-`standardize_rope_params` (`modeling_rope_utils.py`). The functions that apply overrides were run on configs of
-transformers 5.18; the others were read.
+`standardize_rope_params` (`modeling_rope_utils.py`). The functions that apply overrides, and that of vLLM's length,
+were run on configs of transformers 5.18; the others were read.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,6 +35,7 @@ from rope_xp.configs.parts import PARTS, part_of, path_to
 from rope_xp.configs.readers.command_line import Changed, CommandLine
 from rope_xp.configs.readers.formats import format_of
 from rope_xp.configs.upstream import drop
+from rope_xp.configs.writers.vllm import SCALED_LENGTH
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import RULES
 from rope_xp.types import Config, Values
@@ -179,7 +180,19 @@ def _of_vllm(part: Part) -> None:
             _merge_block(part, value, _merged)
         else:
             _replace_block(part, value)
+    _remark_on_length(part)
     part.edit_blocks(lambda block: _as_vllm(block, part))
+
+
+def _remark_on_length(part: Part) -> None:
+    """`--max-model-len` beyond the length of the config, times the factor of some rules."""
+    given, factor = part.line.last("--max-model-len"), 1.0
+    for block in part.blocks if "gemma3" not in part.model_type else ():
+        factor = factor if block.get("rope_type") in SCALED_LENGTH else block.get("factor") or factor
+    stated = part.mapping.get("model_max_length") or part.mapping.get(LENGTH)
+    if given and isinstance(stated, int) and isinstance(factor, (int, float)) and given > stated * factor:
+        reason = f"the config allows {stated * factor:.0f} tokens, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"
+        part.remarks.append(f"{part.line.name} refuses --max-model-len {given}: {reason}")
 
 
 def _of_old_vllm(part: Part) -> None:

@@ -21,7 +21,7 @@ from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScal
 from rope_xp.types import Embedding, Values
 
 # Rules whose `max_position_embeddings` is the length with scaling. vLLM multiplies that of others by `factor`.
-SCALED_LENGTH = ("llama3", "longrope", "yarn")
+SCALED_LENGTH = ("llama3", "longrope", "yarn", "deepseek_yarn")
 # Types of layers by which rotary blocks are nested, as in transformers (`is_rope_parameters_nested`).
 TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 
