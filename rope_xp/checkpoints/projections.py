@@ -58,7 +58,7 @@ ROLES: dict[str, tuple[str, str]] = {
     **{f"attn_{role}": (GGUF, role) for role in ("q", "k", "qkv", "q_norm", "q_a")},
     "attn_kv_a_mqa": (GGUF, "kv_a"),
 }
-OTHER_PARTS = ("vision", "visual", "image", "audio", "speech", "vit", "img", "mtp", "codec")
+OTHER_PARTS = ("vision", "visual", "image", "audio", "speech", "vit", "img", "mtp", "codec", "protein", "dit")
 MAX_LAYERS = 16_384
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
@@ -183,7 +183,8 @@ def sizes_of(contents: Contents, group: Group, rope: Embedding | None) -> tuple[
         _add_from_shapes(found, group)
     _add_defaults(found, config, group, where)
     alike = rope is not None and not any(word in key for key in config for word in OF_SOME_LAYERS)
-    agreeing, warnings = _compare(found, group, alike) if config else ([], [])
+    comparable = config and not is_of_other_part(group.prefix)
+    agreeing, warnings = _compare(found, group, alike) if comparable else ([], [])
     if group.format and contents.complete and len(group.layers) < layers_stated:
         count = f"{len(group.layers)} layer{'s' * (len(group.layers) != 1)}"
         warnings.append(f"The checkpoint has tensors of {count} ({group.prefix}.*); {where} says {layers_stated}.")
@@ -298,7 +299,9 @@ def _compare(found: Mapping[str, Found], group: Group, alike: bool) -> tuple[lis
     agreeing, warnings = [], []
     for role, (sizes, rows_of, words) in ROWS.items():
         rows, numbers = group.all_rows(role), [_known(found, size) for size in sizes]
-        if not rows or not all(numbers) or (len(rows) > 1 and not alike):
+        # Where attention is latent, other projections may be of layers with linear attention.
+        is_other = group.is_latent and role != "kv_a"
+        if not rows or not all(numbers) or is_other or (len(rows) > 1 and not alike):
             continue
         expected, words = rows_of(*numbers), sub("^1 heads", "1 head", words.format(*numbers))
         accepted = {expected: words}
