@@ -69,7 +69,7 @@ def identify_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """What the headers of a checkpoint say: its format, the layout of its projections, heads and widths.
 
     Only headers are read: the names and shapes of tensors, the config beside them, and an old buffer of frequencies.
-    Weights are not read, because their statistics do not show the layout.
+    Weights are not read, because their statistics do not show the layout. Shapes are compared with the config.
 
     Parameters
     ----------

@@ -148,9 +148,8 @@ def _of_gguf(path: Path) -> Contents:
         name: Tensor(each.shape, f"type {each.type}", path, 0, 0) for name, each in header.tensors.items()
     }
     number, count = (header.metadata.get(f"split.{key}", default) for key, default in (("no", 0), ("count", 1)))
-    warnings = ()
-    if number:
-        warnings = (f"This is part {number} of {count}, counted from 0. The metadata is in the first part.",)
+    part = f"This is part {number} of {count}, counted from 0. The metadata is in the first part."
+    warnings = (part,) if number else ()
     config = {**header.metadata, **header.factors}
     return Contents(path, "GGUF", tensors, header.metadata, config, "the metadata", warnings, count in (0, 1))
 
@@ -208,11 +207,8 @@ def read_safetensors(path: Path) -> Header:
         start = file.read(8)
         length = int.from_bytes(start, "little") if len(start) == 8 else 0
         if not 2 <= length <= min(size - 8, MAX_HEADER):
-            _fail(
-                path,
-                f"a header of 2 to {MAX_HEADER} bytes inside the file",
-                f"{length} of {size} bytes" if size else "no bytes: it is empty",
-            )
+            got = f"{length} of {size} bytes" if size else "no bytes: it is empty"
+            _fail(path, f"a header of 2 to {MAX_HEADER} bytes inside the file", got)
         text = file.read(length)
     entries = parsed_json(f"the header of {path}", text)
     if not isinstance(entries, dict):
@@ -232,10 +228,8 @@ def _tensor(path: Path, name: str, entry: Any, start: int, size: int) -> Tensor:
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     good = isinstance(dtype, str) and _are_sizes(shape, MAX_AXES) and _are_sizes(offsets, 2) and len(offsets) == 2
     if not good or len(name) > MAX_NAME:
-        requirement = (
-            f"a dtype, a shape and two data_offsets for each tensor, and names of at most {MAX_NAME} characters"
-        )
-        _fail(path, requirement, f"{name[:100]!r}: {str(entry)[:50]}")
+        what = f"a dtype, a shape and two data_offsets for each tensor, and names of at most {MAX_NAME} characters"
+        _fail(path, what, f"{name[:100]!r}: {str(entry)[:50]}")
     begin, end = offsets
     if not begin <= end <= size - start:
         _fail(path, f"the {size - start} bytes of its tensors inside the file", f"{name!r} at {offsets}")

@@ -1,5 +1,6 @@
 """What a checkpoint is, concluded from its headers."""
 
+from contextlib import suppress
 from math import exp, inf, log
 from pathlib import Path
 from typing import NamedTuple
@@ -78,13 +79,16 @@ def findings(path: str) -> Values:
     group = main_group(contents.tensors, bool(mlx))
     format_, why = _format(contents, group, mlx)
     embedding, layout_of_config, not_read = _embedding(contents, format_)
+    said = [why.removeprefix("from_config: ") for what, why in not_read if what == "embedding: cannot tell"]
+    refused = [f"No embedding can be read from {contents.config_name}: {why}." for why in said if contents.config]
     layout, why_layout = _layout(contents, format_, layout_of_config)
     if layout is not None and not group.format:
         why_layout += f" alone: {WITHOUT}"
-    sizes, from_what, warnings = sizes_of(contents, group, None if embedding is None else embedding.head_dim)
+    sizes, from_what, warnings = sizes_of(contents, group, embedding)
     # If an axis or a head has frequencies of its own, there is no row to compare the buffer with.
     comparable = embedding if embedding is not None and embedding._frequencies.is_single_row else None
     buffer, about_buffer, contradictions = _buffer(contents, comparable)
+    about_other, of_other = _other_file(contents, comparable)
     first = [(f"format: {format_ or 'cannot tell'}", why), (f"layout: {layout or 'cannot tell'}", why_layout)]
     return {
         "path": str(contents.path),
@@ -95,8 +99,8 @@ def findings(path: str) -> Values:
         "inv_freq": None if buffer is None else buffer.inv_freq,
         "inv_freq_base": None if buffer is None else buffer.base,
         "inv_freq_agrees": None if buffer is None or comparable is None else not contradictions,
-        "conclusions": (*first, *from_what, *not_read, *about_buffer),
-        "warnings": (*contents.warnings, *warnings, *contradictions),
+        "conclusions": (*first, *from_what, *(() if refused else not_read), *about_buffer, *about_other),
+        "warnings": (*contents.warnings, *refused, *warnings, *contradictions, *of_other),
     }
 
 
@@ -204,8 +208,25 @@ def _buffer(contents: Contents, embedding: RotaryEmbedding | None) -> tuple[Buff
     other = next((name for name, each in read.items() if each.first_difference(first.inv_freq) is not None), None)
     warnings = [] if other is None else [f"{_shown(name)} and {_shown(other)} differ."]
     if embedding is not None:
-        warnings += _contradiction(_shown(name), first, contents.config_name, embedding)
+        of_engines = " An engine that loads the buffer computes other angles."
+        warnings += _contradiction(_shown(name), first, contents.config_name, embedding, of_engines)
     return first, conclusions, warnings
+
+
+# The config or the GGUF file in the same folder that is not used, and a warning if its frequencies are others.
+def _other_file(contents: Contents, embedding: RotaryEmbedding | None) -> tuple[list[Conclusion], list[str]]:
+    folder = contents.path.parent
+    others = [folder / "config.json"] if contents.container == GGUF else sorted(folder.glob("*.gguf"))
+    if not others or not others[0].is_file():
+        return [], []
+    name, read = _shown(others[0].name), contents.path.name if contents.container == GGUF else contents.config_name
+    warnings = []
+    with suppress(TypeError, ValueError, OSError):  # it cannot be read
+        other = from_config(others[0])
+        if other is not None and embedding is not None and other._frequencies.is_single_row:
+            found = Buffer(tuple(np.asarray(other.inv_freq, float).tolist()), *DTYPES["F32"][1:])
+            warnings = _contradiction(name, found, read, embedding, f" This report is about {contents.path.name}.")
+    return [(f"{name}: not used", f"{contents.path.name} is, in the same folder")], warnings
 
 
 def _frequencies(tensor: Tensor) -> Buffer | None:
@@ -229,15 +250,16 @@ def _words_of(base: float | None) -> str:
     return "no unscaled base" if base is None else f"the base {base:,.10g}"
 
 
-def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: Embedding) -> list[str]:
+def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: Embedding, end: str) -> list[str]:
     expected = embedding.inv_freq
     pair = buffer.first_difference(expected)
     if pair is None:
         return []
     found = buffer.inv_freq
-    numbers = f"{len(found)} pairs against {len(expected)}"
-    if pair < min(len(found), len(expected)):
-        numbers = f"pair {pair} has {found[pair]:.6g} against {expected[pair]:.6g} radians per token"
+    if len(found) != len(expected):
+        widths = f"for {2 * len(found)} channels. The embedding of {config_name} rotates {2 * len(expected)}."
+        return [f"{name} has frequencies {widths}{end}"]
+    numbers = f"pair {pair} has {found[pair]:.6g} against {expected[pair]:.6g} radians per token"
     scaling = [] if embedding.scaling is None else [type(embedding.scaling).__name__]
     # A base that the config states may have another assumption, such as which model it is of.
     of_base = (each.source for each in embedding._provenance.defaults if each.row == "frequencies")
@@ -246,7 +268,6 @@ def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: Embed
     if default:
         says = f"states {' and '.join([*scaling, 'no base'])}, so the {default}, {embedding.base:,.10g}, is read"
         used = "this default, too"
-    end = " An engine that loads the buffer computes other angles."
     if name.endswith("rotary_emb.inv_freq"):
         end = f" transformers 5 ignores the buffer and uses {used}.{end}"
     return [f"{name} has {_words_of(buffer.base)}. {config_name} {says}: {numbers}.{end}"]

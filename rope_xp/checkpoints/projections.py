@@ -1,42 +1,53 @@
 """The projections of queries and keys, found by the names of tensors, and the sizes that their shapes say."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from re import sub
 from typing import NamedTuple
 
 from rope_xp.checkpoints.contents import Contents, Tensor
 from rope_xp.configs.parts import part_of
-from rope_xp.types import Config
+from rope_xp.types import Config, Embedding
 
 Conclusion = tuple[str, str]
 Found = tuple[int, str]  # a size, and from what it follows
 Sizes = dict[str, int | None]
 
+OF_GGUF = "attention.head_count"
 # The keys of each size, in transformers, Meta's and Mistral's params.json, Megatron and GGUF.
 KEYS = {
-    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention.head_count"),
-    "kv_heads": (
-        *("num_key_value_heads", "n_kv_heads", "num_query_groups", "multi_query_group_num"),
-        "attention.head_count_kv",
-    ),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", OF_GGUF),
+    "kv_heads": ("num_key_value_heads", "n_kv_heads", "num_query_groups", "multi_query_group_num", f"{OF_GGUF}_kv"),
     "head_dim": ("head_dim", "kv_channels", "attention.key_length"),
     "hidden_size": ("hidden_size", "n_embd", "dim", "d_model", "embedding_length"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "block_count"),
 }
 FALCON = ("num_kv_heads", "multi_query")  # of key-value heads; Falcon reads one of the two
 LATENT = ("qk_nope_head_dim", "qk_rope_head_dim")
+COMPRESSED = {"rank": ("kv_lora_rank", "attention.kv_lora_rank"), "rotated": (LATENT[1], "rope.dimension_count")}
+# The rows of each tensor: the sizes from which they follow, how, and in words.
+ROWS: dict[str, tuple[tuple[str, ...], Callable[..., int], str]] = {
+    "q": (("heads", "head_dim"), lambda heads, width: heads * width, "{} heads of {} channels"),
+    "k": (("kv_heads", "head_dim"), lambda heads, width: heads * width, "{} heads of {} channels"),
+    "qkv": (("heads", "kv_heads", "head_dim"), lambda q, k, d: (q + 2 * k) * d, "{} + 2 * {} heads of {} channels"),
+    "q_norm": (("head_dim",), lambda width: width, "a head of {} channels"),
+    "kv_a": (("rank", "rotated"), lambda rank, rotated: rank + rotated, "{} compressed and {} rotated channels"),
+}
+# In keys by which layers may have other heads.
+OF_SOME_LAYERS = ("per_layer", "block_configs", "global", "swa", "linear", "other")
 
 HUGGING_FACE, META, MLX, MEGATRON, GGUF = "Hugging Face", "Meta", "MLX", "Megatron", "GGUF"
 
+OF_ATTENTION = ("self_attn", "attn", "attention", "attn.attention")
 # What stands between the index of a layer and the name of a parameter: the format, and the role of the tensor.
 ROLES: dict[str, tuple[str, str]] = {
-    **{f"{name}.q_proj": (HUGGING_FACE, "q") for name in ("self_attn", "attn", "attention", "attn.attention")},
-    **{f"{name}.k_proj": (HUGGING_FACE, "k") for name in ("self_attn", "attn", "attention", "attn.attention")},
+    **{f"{name}.{role}_proj": (HUGGING_FACE, role) for name in OF_ATTENTION for role in "qk"},
     "attention.self.query": (HUGGING_FACE, "q"),
     "attention.self.key": (HUGGING_FACE, "k"),
     **dict.fromkeys(("self_attn.q_norm", "self_attn.q_layernorm"), (HUGGING_FACE, "q_norm")),
-    **dict.fromkeys(("self_attn.kv_a_proj_with_mqa", "self_attn.q_a_proj"), (HUGGING_FACE, "latent")),
+    "self_attn.kv_a_proj_with_mqa": (HUGGING_FACE, "kv_a"),
+    "self_attn.q_a_proj": (HUGGING_FACE, "q_a"),
     **dict.fromkeys(("self_attn.qkv_proj", "self_attn.Wqkv", "self_attn.W_pack"), (HUGGING_FACE, "qkv")),
     **dict.fromkeys(("attn.qkv_proj", "attn.Wqkv"), (HUGGING_FACE, "qkv")),
     **dict.fromkeys(("attention.query_key_value", "self_attention.query_key_value"), (HUGGING_FACE, "qkv")),
@@ -44,13 +55,10 @@ ROLES: dict[str, tuple[str, str]] = {
     "attention.wk": (META, "k"),
     "self_attention.linear_qkv": (MEGATRON, "qkv"),
     "self_attention.q_layernorm": (MEGATRON, "q_norm"),
-    "attn_q": (GGUF, "q"),
-    "attn_k": (GGUF, "k"),
-    "attn_qkv": (GGUF, "qkv"),
-    "attn_q_norm": (GGUF, "q_norm"),
-    **dict.fromkeys(("attn_kv_a_mqa", "attn_q_a"), (GGUF, "latent")),
+    **{f"attn_{role}": (GGUF, role) for role in ("q", "k", "qkv", "q_norm", "q_a")},
+    "attn_kv_a_mqa": (GGUF, "kv_a"),
 }
-OTHER_PARTS = ("vision", "visual", "image", "audio", "speech", "vit", "img", "mtp", "codec")
+OTHER_PARTS = ("vision", "visual", "image", "audio", "speech", "vit", "img", "mtp", "codec", "protein", "dit")
 MAX_LAYERS = 16_384
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
@@ -72,19 +80,29 @@ class Group:
     format: str = ""
     layers: set[int] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)  # by role, the name of the first tensor
-    shapes: dict[str, set[tuple[int, ...]]] = field(default_factory=lambda: defaultdict(set))  # by role
+    # By role, each shape with the name of the first tensor that has it.
+    shapes: dict[str, dict[tuple[int, ...], str]] = field(default_factory=lambda: defaultdict(dict))
     packed: set[str] = field(default_factory=set)  # parameters and dtypes of packed projections, such as "qweight"
 
     def rows(self, role: str) -> int | None:
         """The number of outputs of a projection, or the size of a norm, if all layers have the same."""
-        if role == "qkv" and "q" in self.names:
-            return None  # the fused one is in layers of another kind of attention
-        sizes = {shape[0] for shape in self.shapes[role] if len(shape) == (1 if role == "q_norm" else 2)}
-        return sizes.pop() if len(sizes) == 1 else None
+        sizes = self.all_rows(role)
+        return next(iter(sizes)) if len(sizes) == 1 else None
+
+    # Each number of rows, with the name of the first tensor that has it.
+    def all_rows(self, role: str) -> dict[int, str]:
+        if role == "qkv" and (self.is_latent or "q" in self.names):
+            return {}  # the fused one is in layers of another kind of attention
+        axes = 1 if role == "q_norm" else 2
+        return {shape[0]: name for shape, name in reversed(self.shapes[role].items()) if len(shape) == axes}
+
+    @property
+    def is_latent(self) -> bool:
+        return not self.names.keys().isdisjoint(("kv_a", "q_a"))
 
     @property
     def example(self) -> str:
-        return next(self.names[role] for role in ("q", "qkv", "latent", "k", "q_norm") if role in self.names)
+        return next(self.names[role] for role in ("q", "qkv", "kv_a", "q_a", "k", "q_norm") if role in self.names)
 
     def add(self, name: str, place: Place, tensor: Tensor | None, mlx: bool) -> None:
         if place.layer is not None:
@@ -99,17 +117,17 @@ class Group:
             self.names[role] = name
         self.names.setdefault(role, name)
         if place.parameter == "weight" and tensor is not None:
-            self._add_shape(role, place, tensor, mlx)
+            self._add_shape(role, name, place, tensor, mlx)
         elif place.parameter not in ("weight", "bias"):
             self.packed.add(place.parameter)
 
-    def _add_shape(self, role: str, place: Place, tensor: Tensor, mlx: bool) -> None:
+    def _add_shape(self, role: str, name: str, place: Place, tensor: Tensor, mlx: bool) -> None:
         shape = tensor.shape
         if place.layer is None and shape:
             self.layers.update(range(min(shape[0], MAX_LAYERS)))
             shape = shape[1:]
         if self.format == GGUF or tensor.dtype in FLOATS or (mlx and tensor.dtype == "U32"):
-            self.shapes[role].add(shape)
+            self.shapes[role].setdefault(shape, name)
         else:
             self.packed.add(tensor.dtype)
 
@@ -151,19 +169,22 @@ def mark_of_mlx(metadata: Config, tensors: Config) -> str:
     return f"quantised weights with {pair}scales and biases" if pair else ""
 
 
-def sizes_of(contents: Contents, group: Group, head_dim: int | None) -> tuple[Sizes, list[Conclusion], list[str]]:
+def sizes_of(contents: Contents, group: Group, rope: Embedding | None) -> tuple[Sizes, list[Conclusion], list[str]]:
     config, where = _text_config(contents), contents.config_name
     found = {size: stated for size in KEYS if (stated := _stated(config, KEYS[size], where))}
-    _add(found, "head_dim", head_dim, f"{where}, as from_config reads it")  # of the embedding that it describes
+    if rope is not None:
+        defaults = (f"head_dim, {each.source}" for each in rope._provenance.defaults if each.key == "head_dim")
+        _add(found, "head_dim", rope.head_dim, next(defaults, f"{where}, as from_config reads it"))
     layers_stated = _known(found, "layers")
-    latent = "latent" in group.names
-    if latent:
+    if group.is_latent:
         found.pop("head_dim", None)
         found |= _of_latent(config, where)
     else:
         _add_from_shapes(found, group)
     _add_defaults(found, config, group, where)
-    agreeing, warnings = _compare_rows(found, group, where) if config and not latent else ([], [])
+    alike = rope is not None and not any(word in key for key in config for word in OF_SOME_LAYERS)
+    comparable = config and not is_of_other_part(group.prefix)
+    agreeing, warnings = _compare(found, group, alike) if comparable else ([], [])
     if group.format and contents.complete and len(group.layers) < layers_stated:
         count = f"{len(group.layers)} layer{'s' * (len(group.layers) != 1)}"
         warnings.append(f"The checkpoint has tensors of {count} ({group.prefix}.*); {where} says {layers_stated}.")
@@ -199,9 +220,10 @@ def _stated(config: Config, keys: tuple[str, ...], where: str) -> Found | None:
 
 def _of_latent(config: Config, where: str) -> dict[str, Found]:
     without, rotated = (config.get(key) for key in LATENT)
-    if type(without) is not int or type(rotated) is not int or without < 0 or rotated < 1:
-        return {}
-    return {"head_dim": (without + rotated, f"{' + '.join(LATENT)} in {where}; {rotated} of them are rotated")}
+    found = {size: stated for size, keys in COMPRESSED.items() if (stated := _stated(config, keys, where))}
+    if type(without) is int and type(rotated) is int and without >= 0 and rotated >= 1:
+        found["head_dim"] = without + rotated, f"{' + '.join(LATENT)} in {where}; {rotated} of them are rotated"
+    return found
 
 
 def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
@@ -216,6 +238,8 @@ def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
     width = _known(found, "head_dim")
     _add(found, "heads", _quotient(q, width), f"{q} rows of {name_of('q')} / head dim {width}")
     _add(found, "kv_heads", _quotient(k, width), f"{k} rows of {name_of('k')} / head dim {width}")
+    if ".attention.query_key_value." in name_of("qkv", ""):
+        _add(found, "kv_heads", heads or None, "as many as heads, as in GPT-NeoX")
     keys_and_values = (_quotient(qkv, width) or 0) - heads
     if heads and keys_and_values > 0:
         words = f"{qkv} rows of {name_of('qkv')} / head dim {width}"
@@ -239,7 +263,7 @@ def _add_defaults(found: dict[str, Found], config: Config, group: Group, where: 
     """Sizes that follow from others, if no shape says them."""
     heads, hidden = _known(found, "heads"), _known(found, "hidden_size")
     if heads and not any(group.rows(role) for role in ("q", "k", "qkv")):
-        if "latent" not in group.names:
+        if not group.is_latent:
             _add(found, "head_dim", _quotient(hidden, heads), f"hidden size {hidden} / {heads} heads")
         if not any(config.get(key) for key in (*KEYS["kv_heads"], *FALCON)):
             _add(found, "kv_heads", heads, f"{where} states no other number than that of heads")
@@ -270,19 +294,27 @@ def _why_not(group: Group) -> str:
     return f"neither a config nor shapes say it{packed}"
 
 
-def _compare_rows(found: Mapping[str, Found], group: Group, where: str) -> tuple[list[Conclusion], list[str]]:
-    heads, kv_heads, width = (_known(found, size) for size in ("heads", "kv_heads", "head_dim"))
-    if not (heads and kv_heads and width):
-        return [], []
+# Layers with other rows than the first are compared only if all should be alike.
+def _compare(found: Mapping[str, Found], group: Group, alike: bool) -> tuple[list[Conclusion], list[str]]:
     agreeing, warnings = [], []
-    for role, count in (("q", heads), ("k", kv_heads), ("qkv", heads + 2 * kv_heads)):
-        rows, sum_of = group.rows(role), f"{count} {'head' if count == 1 else 'heads'} of {width} channels"
-        if rows == count * width:
-            agreeing.append((f"rows of {role}: {rows}", f"{sum_of}, as {group.names[role]} has"))
-        elif role == "q" and rows == 2 * count * width:
-            agreeing.append((f"rows of {role}: {rows}", f"{sum_of}, and a gate for each, as {group.names[role]} has"))
-        elif rows:
-            warnings.append(
-                f"{group.names[role]} has {rows} rows, but {where} says {sum_of}, which are {count * width} rows."
-            )
+    for role, (sizes, rows_of, words) in ROWS.items():
+        rows, numbers = group.all_rows(role), [_known(found, size) for size in sizes]
+        # Where attention is latent, other projections may be of layers with linear attention.
+        is_other = group.is_latent and role != "kv_a"
+        if not rows or not all(numbers) or is_other or (len(rows) > 1 and not alike):
+            continue
+        expected, words = rows_of(*numbers), sub("^1 heads", "1 head", words.format(*numbers))
+        accepted = {expected: words}
+        if role in ("q", "q_norm"):
+            times, more = (2, "and a gate for each") if role == "q" else (_known(found, "heads"), "for each head")
+            accepted.setdefault(times * expected, f"{words}, {more}")
+        agreeing += [(f"rows of {role}: {n}", f"{accepted[n]}, as {rows[n]} has") for n in rows if n in accepted]
+        if wrong := [count for count in rows if count not in accepted]:
+            sources = "; ".join(found[size][1] for size in sizes)
+            warnings.append(f"{rows[wrong[0]]} has {wrong[0]} rows, and not {expected}, for {words} ({sources}).")
+    hidden, source = found.get("hidden_size", (0, ""))
+    for shape, name in (each for role in ("q", "k", "qkv", "kv_a", "q_a") for each in group.shapes[role].items()):
+        if len(shape) == 2 and hidden not in (0, shape[1]) and not group.packed:
+            warnings.append(f"{name} has {shape[1]} columns, and not {hidden}, the hidden size ({source}).")
+            break
     return agreeing, warnings

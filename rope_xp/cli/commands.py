@@ -178,7 +178,8 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
     """
     if not is_function(file):
         found = rope_xp.identify_checkpoint(file)
-        return show(_shown(found), as_json) or int(found.layout is None)
+        unknown = {"embedding: cannot tell", "embedding: none"}.intersection(dict(found.conclusions))
+        return show(_shown(found), as_json) or int(found.layout is None or bool(unknown))
     if head_dim is None:
         raise click.UsageError("--head-dim must be given for a function")
     report = rope_xp.identify(function(file), head_dim, shape=shape, like=like)

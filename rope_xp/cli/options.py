@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from inspect import cleandoc
+from os.path import isdir
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar, get_args
 
 import click
 
 from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
+from rope_xp.configs.readers.formats import config_path
 from rope_xp.configs.writers import REFUSED, TARGETS
 from rope_xp.embedding import Rule
 from rope_xp.errors import public
@@ -270,6 +272,9 @@ def config(file: str) -> Any:
             f"FILE must be a config (rope-xp identify gives the values of a function); got the function {file}"
         )
     if file != "-":
+        ggufs = sorted(Path(file).glob("*.gguf")) if isdir(file) else []
+        if ggufs and (path := config_path(Path(file))).suffix == ".json" and path.is_file():
+            print(f"rope-xp: note: {path.name} was read, and not {ggufs[0].name}", file=sys.stderr)
         return file
     text = sys.stdin.buffer.read(MAX_BYTES + 1) if sys.stdin else b""  # a process may have no standard input
     if len(text) > MAX_BYTES:

@@ -48,6 +48,7 @@ HORIZON = 2**20
 # The change of a unit score that matters.
 ONE_PERCENT = 0.01
 OTHER_ADVICE = {
+    "head_dim": "Check how many channels a head has (head_dim).",
     "rotation": "Check whether this layer is rotated at all.",
     "length": "Let the tables be as long as the context, or compute angles from positions.",
     "calls": "The result of a row must follow from its channels and its position alone: take tables from `positions`.",
@@ -350,6 +351,8 @@ def _report(one: Behaviour, other: Behaviour, causes: tuple[str, ...], found: Va
     differences = tuple(_difference(cause, one, other) for cause in stated)
     unknown = dict.fromkeys(("first_position", "scores_are_same", "largest_change"))
     found = {"same": False, "causes": causes, "differences": differences, **unknown, **found}
+    if one.rope and other.rope and one.rope.head_dim != other.rope.head_dim:
+        causes = ("head_dim", *causes[1:])
     return Comparison(**found, advice=() if found["same"] else _advice(causes, (one.precision, other.precision)))
 
 

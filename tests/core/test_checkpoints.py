@@ -67,16 +67,15 @@ ENTRIES = [("embedding_length", 24), ("block_count", 3), ("rope_freq_base", 5e5)
 def test_gguf(tmp_path, architecture, layout, entries):
     path = write_gguf(tmp_path / "model.gguf", architecture, *entries, tensors=BLOCKS)
     found = identify_checkpoint(path)
-    assert (found.format, found.layout, sizes(found), found.warnings) == ("GGUF", layout, SIZES, ())
+    assert (found.format, found.layout, sizes(found), bool(found.warnings)) == ("GGUF", layout, SIZES, layout is None)
     if entries and layout:
         assert found.embedding == RotaryEmbedding(head_dim=10, layout=layout, base=5e5) == from_config(path)
     assert identify_checkpoint(tmp_path) == found
     path.rename(tmp_path / "sha256-0123")  # as Ollama names its files
     assert identify_checkpoint(tmp_path / "sha256-0123").format == "GGUF"
     part = write_gguf(path, architecture, ("uint16", "split.no", 1), ("uint16", "split.count", 3), tensors=BLOCKS)
-    assert identify_checkpoint(part).warnings == (
-        "This is part 1 of 3, counted from 0. The metadata is in the first part.",
-    )
+    words = "This is part 1 of 3, counted from 0. The metadata is in the first part."
+    assert words in identify_checkpoint(part).warnings
 
 
 def raw(entries, data=b"", length=None):

@@ -150,23 +150,22 @@ def test_a_config_that_contradicts_shapes_is_named_with_both_numbers(model, numb
     said = [size + more * (2 if at == 2 else 1) * (at == number) for at, size in enumerate(sizes)]
     if number == 0:
         said[0] = sizes[0] + more * sizes[1]  # heads remain a multiple of those of keys
-    if number == 3:
-        return  # the hidden size is not compared with columns
     found = identified(kind, sizes, config_of(kind, said))
     assert [getattr(found, name) for name in SIZES] == said and keys[number]
     text = " ".join(found.warnings)
     if number == 4:
         assert f"has tensors of {sizes[4]} layer{'s'[: sizes[4] != 1]} (" in text and f"says {said[4]}" in text
         return
+    assert ("columns" in text) == (number == 3) == (f"{sizes[3]} columns, and not {said[3]}, the hidden size" in text)
     rows = {"q": (sizes[0] * sizes[2], said[0] * said[2]), "k": (sizes[1] * sizes[2], said[1] * said[2])}
     rows["qkv"] = (rows["q"][0] + 2 * rows["k"][0], rows["q"][1] + 2 * rows["k"][1])
     for role, (has, wanted) in rows.items():
         if role == "qkv" if len(KINDS[kind][1]) == 2 else role != "qkv":
             continue
         gate = role == "q" and has == 2 * wanted
-        count = {"q": said[0], "k": said[1], "qkv": said[0] + 2 * said[1]}[role]
-        sum_of = f"{count} {'head' if count == 1 else 'heads'} of {said[2]} channels, which are {wanted} rows."
-        expected = re.search(rf"{role}\w*\.weight has {has} rows, but \S+ says {sum_of}", text) is not None
+        count = {"q": f"{said[0]}", "k": f"{said[1]}", "qkv": rf"{said[0]} \+ 2 \* {said[1]}"}[role]
+        sum_of = f"{count} {'head' if count == '1' else 'heads'} of {said[2]} channels"
+        expected = re.search(rf"{role}\w*\.weight has {has} rows, and not {wanted}, for {sum_of} ", text) is not None
         assert expected == (has != wanted and not gate)
 
 

@@ -2,11 +2,15 @@
 
 # pyright: reportMissingImports=false
 
+import json
+import struct
+
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from tiny_models.models import FAMILIES, build
-from transformers import LlamaForCausalLM
+from transformers import AutoConfig, LlamaForCausalLM
 
 from rope_xp import identify_checkpoint
 
@@ -50,3 +54,33 @@ def test_transformers_ignores_old_buffers(tmp_path, name):
     assert torch.equal(
         LlamaForCausalLM.from_pretrained(tmp_path).model.rotary_emb.inv_freq, model.model.rotary_emb.inv_freq
     )
+
+
+# Models whose layers or parts have projections of several kinds, with the sizes of their default configs.
+LARGE = {
+    "kimi_linear": "KimiLinearForCausalLM",  # layers with linear attention, and latent ones
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "qwen3_next": "Qwen3NextForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",  # a norm of all heads
+    "zamba2": "Zamba2ForCausalLM",  # projections of twice the hidden size
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "evolla": "EvollaForProteinText2Text",  # an encoder of proteins
+    "pi0": "PI0ForConditionalGeneration",  # a second decoder, for actions
+}
+
+
+@pytest.mark.parametrize("model_type", LARGE)
+def test_shapes_of_real_size_agree_with_their_config(tmp_path, model_type):
+    config = AutoConfig.for_model(model_type)
+    with torch.device("meta"):
+        model = getattr(transformers, LARGE[model_type])(config)
+    header, end = {}, 0
+    for name, tensor in model.state_dict().items():
+        begin, end = end, end + 2 * tensor.numel()
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with open(tmp_path / "model.safetensors", "wb") as file:  # the tensors are a hole in the file
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)
+    config.save_pretrained(tmp_path)
+    assert not [each for each in identify_checkpoint(tmp_path).warnings if " rows" in each or " columns" in each]
