@@ -622,10 +622,9 @@ class LayersExplained(Report):
     def sections(self) -> list[Section]:
         found = []
         for number, (name, layers, explanation) in enumerate(self.groups, 1):
-            unknown = "They" if explanation is None else "Their numbers are not known"
-            own = f"Layers {ranges(layers)}" if layers else unknown
+            own = f"Layer{'s' * (len(layers) > 1)} {ranges(layers)}" if layers else "Their numbers are not known"
             kind = "" if name.startswith("layers ") else f": {name}"
-            rotated = " have no rotary embedding." if explanation is None else "."
+            rotated = ". No rotary embedding." if explanation is None else "."
             found.append(Section(f"== Layers, {number} of {len(self.groups)}{kind} ==", own + rotated))
             found += [] if explanation is None else explanation.sections()
         return found

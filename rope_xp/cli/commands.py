@@ -240,7 +240,6 @@ FOLLOWING_LENGTH: tuple[Target, ...] = ("transformers", "transformers4", "axolot
 
 
 def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbedding, text: str) -> None:
-    """Say what the settings of a rule leave out."""
     factor, ratio = getattr(extended.scaling, "factor", inf), to / (extended._provenance.trained_length or to)
     if rule == "ntk" and factor <= ratio:
         _note(f"warning: some pairs get new angles; give --factor, greater than {ratio:g} (YaRN, section 3.1)")

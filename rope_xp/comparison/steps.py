@@ -228,7 +228,7 @@ def _of_lengths(subject: Subject, other: Subject, context: int, is_bound: bool) 
         others = f"at {context:,} tokens, its rule has others"
     elif is_bound and sequences.most == context:
         others = "its rule has others for longer ones"
-    elif not is_bound and sequences != of_other:
+    elif not is_bound and Sequences() != sequences != of_other:
         others = "its rule has others for other lengths"
     else:
         return ""

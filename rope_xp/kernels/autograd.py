@@ -41,8 +41,6 @@ def rotate_all(
 
 
 class InPlace(NamedTuple):
-    """A program that overwrites tensors."""
-
     program: Any
 
     def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:

@@ -123,7 +123,7 @@ def execute(
     # a signature makes its program, runs it once, and drops it.
     # Calls and rotations share `plans`, so the name of `make` is in the key.
     # Not by `getattr`, for which `torch.compile` adds a guard on the number of plans.
-    plans: Any = _PLANS if rope is None else rope._plans
+    plans: Any = rope._plans if rope else _PLANS
     given = tables if positions is None else (*tables, positions)
     key = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
     plan = None if key is None else plans.get(key)

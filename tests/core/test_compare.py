@@ -493,4 +493,5 @@ def test_a_config_with_flags_is_compared_for_the_context_too(tmp_path):
         assert ("for other lengths" in report.summary) == (scaling is dynamic and flags != follows), flags
     plain = {**CONFIG, "model_type": "qwen3", "max_position_embeddings": 2048}
     config = {**plain, "rope_scaling": dynamic}
-    assert compare(plain, config, options={"flags": follows}).causes == ("scaling",)
+    report = compare(plain, config, options={"flags": follows})
+    assert report.causes == ("scaling",) and len(report.problems) == 1

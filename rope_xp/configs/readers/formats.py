@@ -105,8 +105,6 @@ def _regular_file(path: Path) -> Path:
 
 
 class Format(NamedTuple):
-    """A format of configs."""
-
     name: str  # its name in errors and in `RotaryEmbedding.describe`
     # For each part, the default first, the module and the function that read it. Modules are imported when they are
     # first used. A format without readers has the keys of transformers.
