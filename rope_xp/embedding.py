@@ -290,10 +290,10 @@ class RotaryEmbedding:
             Arrays such as q and k. The tables are computed once for all of them.
         positions : array, "seq", "batch seq" or with one axis less than `x`, optional
             The position of each token, in tokens: integers of any sign and order, or real numbers. The default is 0, 1,
-            2, ... along `seq_dim`. When decoding, always pass `positions`; otherwise each new token is treated as
-            position 0 and is not rotated. Several position axes come first, as "axes seq" or "axes batch seq", and have
-            no default. Together with `sincos`, positions are the indices of its rows. If `x` is a DTensor of PyTorch,
-            plain tensors must be equal on all ranks.
+            2, ... along `seq_dim`. When decoding, always pass `positions`; else each new token has position 0 and is
+            not rotated. With one axis less than `x`, an axis of size 1 stands for all. Several position axes come
+            first, as "axes seq" or "axes batch seq", and have no default. Together with `sincos`, positions are the
+            indices of its rows. If `x` is a DTensor of PyTorch, plain tensors must be equal on all ranks.
         sincos : (array, array), "*axes pairs", or "rows pairs" with positions, optional
             Tables from the method `sincos`. Without `positions`, they are the tables of these tokens. With `positions`,
             they have one row for each position 0, 1, 2, ..., and `positions` select the rows. For a position without a
