@@ -578,8 +578,8 @@ def explain(rope: Embedding, context: int | None, trained_length: int | None) ->
     # The short factors of LongRoPE are for the trained length.
     is_short = isinstance(rope.scaling, LongRopeScaling) and not rope.scaling.is_long
     known = (lengths.trained if is_short else lengths.extended) or lengths.trained
-    context = known if context is None else checks.length("context", context)
     pairs, provenance = pairs_of(rope), rope._provenance
+    context = provenance.served or known if context is None else checks.length("context", context)
     return Explanation(
         rope=rope,
         pairs=rope.pairs,

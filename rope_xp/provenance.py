@@ -41,6 +41,7 @@ class Provenance:
     # the rule is.
     tensors: tuple[str, ...] = ()
     architecture: str = ""  # of the GGUF file that was read
+    served: int | None = None  # the longest sequence of an engine, in tokens, if its flags say it
 
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""

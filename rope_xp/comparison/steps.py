@@ -254,10 +254,11 @@ def _head_dim(a: Subject, b: Subject, reference: Embedding | None, given: int | 
 
 
 def _context(both: list[Subject], bound: list[str]) -> int:
-    """The longest length that is known; of those with frequencies of one length, not beyond it."""
+    """The longest length that is known; not beyond that of frequencies of one length, or that an engine serves."""
     known, ends = [], [LONGEST_CONTEXT]
     for label, rope in ((each.label, each.rope) for each in both if each.rope is not None):
         known += filter(None, lengths_of(rope))
+        ends += filter(None, [rope._provenance.served])
         if label in bound:
             ends += filter(None, [sequences_of(rope).most])
         elif trained := getattr(rope.scaling, LENGTH, None):

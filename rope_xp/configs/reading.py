@@ -38,7 +38,7 @@ from rope_xp.configs.layers import (
     types_of,
 )
 from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
-from rope_xp.configs.readers.command_line import CommandLine, command_line
+from rope_xp.configs.readers.command_line import LENGTHS, CommandLine, command_line
 from rope_xp.configs.readers.formats import (
     GGUF,
     Format,
@@ -109,6 +109,10 @@ def _checked_choice(choice: Choice) -> Choice:
     return choice._replace(layer=layer, strict=checks.boolean("strict", choice.strict))
 
 
+# Engines with one list of LongRoPE for all sequences, whatever their lengths are.
+ONE_LIST = ("vllm", "llama.cpp")
+
+
 def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> RotaryEmbedding | None:
     """The embedding that an engine computes with arguments. Its remarks say which of them change nothing."""
     if choice.compat is not None:
@@ -134,13 +138,21 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         of_llama_cpp = line.engine == "llama.cpp"
         changed = with_arguments(line, whole) if of_llama_cpp else with_overrides(line, whole, choice.part)
         remarks.extend(changed.remarks)
-        length = changed.context if choice.seq_len is None else choice.seq_len
-        return _read_mapping(changed.mapping, choice._replace(seq_len=length), as_file)
+        length, given = changed.context, choice.seq_len
+        if given is not None:
+            if length not in (None, given) and line.engine in ONE_LIST:
+                raise wrong_value(
+                    f"seq_len must not be given with flags of {line.name}, whose length, {length}, chooses the list "
+                    f"of LongRoPE for all sequences; got {given}"
+                )
+            length = given
+        rope = _read_mapping(changed.mapping, choice._replace(seq_len=length), as_file)
+        return rope and with_provenance(rope, replace(rope._provenance, served=changed.served))
 
     rope = read_as(line)
-    if line.flags and _is_same(rope, lambda: read_as(line._replace(flags=()))):
-        names = comma_separated({name for name, _ in line.flags})
-        remarks.append(f"without {names}, the embedding would be the same")
+    names = {name for name, _ in line.flags}.difference(LENGTHS)
+    if names and _is_same(rope, lambda: read_as(line._replace(flags=()))):
+        remarks.append(f"without {comma_separated(names)}, the embedding would be the same")
     if rope is None:
         return None
     found = rope._provenance

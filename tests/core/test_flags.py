@@ -84,6 +84,10 @@ NOT_READ_BACK = {
 }
 
 
+# Programs whose own length chooses the list of LongRoPE, and its argument.
+ONE_LIST = {"vllm": "--max-model-len", "llama.cpp": "-c"}
+
+
 @for_each("change", CHANGES)
 @for_each("target", COMMANDS)
 def test_what_is_written_reads_back(target, change):
@@ -106,9 +110,13 @@ def is_read_back(golden, target, change):
             words = rope.to_config(target)
         except ValueError:
             return False  # test_writers.py lists what is refused
-    length = getattr(rope.scaling, "seq_len", None) or (1 if isinstance(rope.scaling, LongRopeScaling) else None)
+    kwargs["seq_len"] = getattr(rope.scaling, "seq_len", None)
+    if isinstance(rope.scaling, LongRopeScaling):
+        length = kwargs["seq_len"] or 1
+        kwargs["seq_len"] = None if target in ONE_LIST else length
+        words += [ONE_LIST[target], str(length)] if target in ONE_LIST else []
     try:
-        found = from_config(config, flags=[COMMANDS[target], *words], seq_len=length, **kwargs)
+        found = from_config(config, flags=[COMMANDS[target], *words], **kwargs)
     except ValueError as error:
         pattern = next(each for reason, each in NOT_READ_BACK.items() if reason in str(error))
         assert re.search(pattern, rope._provenance.model_type), error
@@ -209,3 +217,37 @@ def test_a_length_that_vllm_refuses_has_a_remark(overrides, longest):
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"
     )
     assert found == [[], [remark], []]
+
+
+def test_the_length_of_an_engine_chooses_the_list_of_longrope():
+    factors = {"short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+    config = CONFIGS["phi-3.5-mini-instruct"] | {"rope_scaling": {"type": "longrope", **factors}}
+    for flags, served in (
+        ("vllm serve x", 4096),  # its default is the original length
+        ("vllm serve x --max-model-len auto", 4096),
+        ("vllm serve x --max-model-len 4097", 4097),
+        ("llama-server -m x -c 8192", 8192),
+        ("llama-server -m x -c 8192 -np 4", 2048),
+        ("llama-server -m x -c 8000 --parallel 3", 2816),  # in multiples of 256
+        ("llama-server -m x -c 8192 -np 4 -kvu", 8192),
+    ):
+        rope = from_config(config, flags=flags)
+        assert (rope.scaling.is_long, rope.scaling.seq_len, rope.explain().context) == (served > 4096, served, served)
+        assert compare(config, config, options={"flags": flags}).context == served
+        with pytest.raises(ValueError, match=f"seq_len must not be given with .* {served}, .*; got 5000"):
+            from_config(config, flags=flags, seq_len=5000)
+    for flags in ("sglang serve x", "lmdeploy serve api_server x"):  # the length of a sequence chooses it
+        assert not from_config(config, flags=flags, seq_len=4000).scaling.is_long
+
+
+def test_positions_beyond_the_length_that_an_engine_serves_are_not_compared():
+    dynamic = {**CONFIGS["llama-2-7b"], "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
+    for flags, causes in (
+        ("python -m sglang.launch_server --model x --context-length 4096", ("scaling",)),
+        ("lmdeploy serve api_server x --session-len 2048", ()),
+        ("llama-server -m x -c 4096", ()),  # the file has no dynamic NTK
+    ):
+        report = compare(dynamic, dynamic, options={"flags": flags})
+        assert report.causes == causes and report.context == int(flags.rpartition(" ")[2])
+    longer = from_config(dynamic, flags="llama-server -m x -c 16384", seq_len=16_384)
+    assert longer.scaling is None and "writes nothing for dynamic NTK" in " ".join(longer._provenance.remarks)

@@ -319,6 +319,15 @@ def test_longrope_of_phi3(tmp_path, length, factor):
         assert np.abs(table - ours(rope)).max() < TOLERANCE
 
 
+def test_longrope_of_phi3_without_a_length(tmp_path):
+    """vLLM then serves the original length, by the short list."""
+    lists = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+    config = MODELS["phi3"] | {"rope_scaling": {"type": "longrope", **lists}, "original_max_position_embeddings": 256}
+    for each in rotary_modules(tmp_path, config, ["--hf-overrides", "{}"]):
+        rope = from_config(config, flags="vllm serve x")
+        assert (each.use_long_rope, rope.scaling.is_long, rope.scaling.seq_len) == (False, False, 256)
+
+
 def test_what_the_reader_of_flags_says(tmp_path):
     """A block of GLM-4 without a share rotates half of the head, and YaRN replaces LongRoPE of Phi-3."""
     flags = ["--hf-overrides", json.dumps({"rope_parameters": {"rope_type": "yarn", "rope_theta": 3e5, **YARN}})]

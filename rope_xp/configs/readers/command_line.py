@@ -43,7 +43,8 @@ class Changed(NamedTuple):
     """What is read in place of a config, because of arguments."""
 
     mapping: Config
-    context: int | None  # the length of the engine, which LongRoPE depends on
+    context: int | None  # the length of the engine, if LongRoPE depends on it
+    served: int | None  # the longest sequence, in tokens, if arguments say it
     remarks: list[str]  # sentences about arguments that do not do what one would expect
 
 
@@ -91,6 +92,10 @@ def _text(name: str, text: str) -> str:
     return text
 
 
+# The length that an engine serves: it is expected to change nothing, but for the list of LongRoPE.
+LENGTHS = ("--max-model-len", "--context-length", "--session-len", "-c", "--ctx-size")
+# Arguments of llama.cpp without a value: all sequences share the context.
+SWITCHES = ("-kvu", "--kv-unified")
 PROGRAMS = {
     "vllm": Program(
         "vLLM 0.33",
@@ -127,6 +132,8 @@ PROGRAMS = {
         {
             "-c": _whole,
             "--ctx-size": _whole,
+            **dict.fromkeys(("-np", "--parallel"), _whole),
+            **dict.fromkeys(SWITCHES, _text),
             "--rope-scaling": _kind,
             "--rope-scale": _number,
             "--rope-freq-base": _number,
@@ -273,6 +280,8 @@ def _engine(commands: list[str], found: list[tuple[str, str | None]]) -> str:
 
 
 def _read(program: Program, name: str, text: str | None) -> tuple[str, object]:
+    if name in SWITCHES:
+        return name, True
     if text is None:
         raise wrong_value(f"{name} of flags must have a value; got none")
     return name, program.flags[name](name, text)

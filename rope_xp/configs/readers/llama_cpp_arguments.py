@@ -11,10 +11,11 @@ from typing import Any
 from rope_xp.arrays import checks
 from rope_xp.configs import engines
 from rope_xp.configs.keys import comma_separated
-from rope_xp.configs.readers.command_line import Changed, CommandLine
+from rope_xp.configs.readers.command_line import SWITCHES, Changed, CommandLine
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
+from rope_xp.frequencies import DynamicNTKScaling
 from rope_xp.provenance import with_provenance
 from rope_xp.types import Config, Values
 
@@ -85,7 +86,14 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
         longest = int(longest * changed[gguf.FACTOR]) if checks.is_int(longest) else None
     if context is not None and checks.is_int(longest) and context > longest:
         remarks.append(f"llama.cpp's server ends at {longest} tokens, whatever -c is: {reason}")
-    return Changed({**found, BETAS_OF_FLAGS: betas}, context or length, remarks)
+    served, sequences = context or length, line.last("-np", "--parallel") or 1
+    if isinstance(served, int) and sequences > 1 and not line.last(*SWITCHES):
+        # `llama_context` divides the context among sequences, in multiples of 256.
+        served = -(-(-(-served // 256) * 256 // sequences) // 256) * 256
+    is_longrope = bool(found.get(gguf.LONG))
+    return Changed(
+        {**found, BETAS_OF_FLAGS: betas}, served if is_longrope else None, served if context else None, remarks
+    )
 
 
 def _factor(line: CommandLine, stated: object) -> Any:
@@ -162,7 +170,10 @@ def metadata_of(rope: RotaryEmbedding) -> tuple[Values, list[str]]:
     layout = gguf.gguf_layout(gguf.with_sections(name, rope.sections))
     if layout is not None and layout not in rope.layout:
         rope = with_provenance(rope.replace(layout=layout), rope._provenance)
-    length = rope._provenance.max_position_embeddings
+    length, left_out = rope._provenance.max_position_embeddings, []
+    if isinstance(rope.scaling, DynamicNTKScaling):
+        left_out = ["llama.cpp's converter writes nothing for dynamic NTK, and llama.cpp does not scale"]
+        rope = with_provenance(rope.replace(scaling=None), rope._provenance)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         own = with_provenance(rope, replace(rope._provenance, layer_type=""))  # the keys of layers with full attention
@@ -171,4 +182,4 @@ def metadata_of(rope: RotaryEmbedding) -> tuple[Values, list[str]]:
     if found.get(f"{name}.{gguf.KIND}") == "none":  # the converter omits it, and llama.cpp's default is "linear"
         del found[f"{name}.{gguf.KIND}"]
     found |= {} if length is None else {f"{name}.{gguf.LENGTH}": length}
-    return found, [str(each.message) for each in caught]
+    return found, [*left_out, *(str(each.message) for each in caught)]

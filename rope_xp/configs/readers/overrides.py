@@ -32,7 +32,7 @@ from rope_xp.configs.keys import (
 )
 from rope_xp.configs.layers import nested_by
 from rope_xp.configs.parts import PARTS, part_of, path_to
-from rope_xp.configs.readers.command_line import Changed, CommandLine
+from rope_xp.configs.readers.command_line import LENGTHS, Changed, CommandLine
 from rope_xp.configs.readers.formats import format_of
 from rope_xp.configs.upstream import drop
 from rope_xp.configs.writers.vllm import SCALED_LENGTH
@@ -126,16 +126,20 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
     ENGINES[line.engine](found)
     if line.engine != "vllm-0.8":  # there, a file's name is read at the same time
         found.edit_blocks(lambda block: _with_name(block, found.family))
-    length = line.last("--max-model-len", "--context-length", "--session-len")
+    length = line.last(*LENGTHS)
     if length is not None and length < 1:
         raise wrong_value(f"the context of flags must be at least 1; got {length}")
     is_longrope = any("longrope" in (each.get("rope_type"), each.get("type")) for each in found.blocks)
-    context = (length or found.mapping.get(LENGTH)) if is_longrope else None  # which of its two lists is used
+    usual = found.mapping.get(LENGTH)
+    if line.engine == "vllm":  # without a length, it serves those of the short list
+        usual = found.mapping.get(ORIGINAL) or found.family.default(ORIGINAL) or usual
+    context = (length or usual) if is_longrope else None  # which of its two lists is used
     if not found.family.quirks.base_keys:  # the reader knows no key for the base
         for block in found.blocks:
             if block.get("rope_theta") == found.family.default("rope_theta"):
                 del block["rope_theta"]
-    return Changed(_placed(whole, place, found.mapping), context, found.remarks)
+    served = context if line.engine == "vllm" and is_longrope else length
+    return Changed(_placed(whole, place, found.mapping), context, served, found.remarks)
 
 
 def _in_engine(part: Part, whole: Config) -> Part:
