@@ -490,6 +490,7 @@ def test_a_config_with_flags_is_compared_for_the_context_too(tmp_path):
             config |= {"model_type": "phi3", "max_position_embeddings": 4096}
         report = compare(config, config, options={"flags": flags})
         assert (report.causes, report.context) == (causes, context), flags
+        assert ("only if max_trained_positions" in str(report.remarks)) == (scaling is dynamic and flags == unscaled)
         assert ("for other lengths" in report.summary) == (scaling is dynamic and flags != follows), flags
     plain = {**CONFIG, "model_type": "qwen3", "max_position_embeddings": 2048}
     config = {**plain, "rope_scaling": dynamic}

@@ -467,6 +467,9 @@ def _as_dynamic(block: Config, part: Part, trained: object) -> Values:
     alpha = factor * ratio - (factor - 1.0)
     found = {key: value for key, value in found.items() if key not in ("factor", "type", "rope_type")}
     if alpha == 1.0:
+        if factor != 1.0:
+            reason = "only if max_trained_positions is given and less than max_position_embeddings"
+            part.remarks.append(f"{part.line.name} scales dynamic NTK {reason}")
         return {**found, "rope_type": "default"}
     return {**found, "rope_type": "dynamic", "alpha": alpha}
 
