@@ -211,10 +211,10 @@ def test_a_length_that_vllm_refuses_has_a_remark(overrides, longest):
     for length in (longest, longest + 1, -1):
         words = ["vllm", "--max-model-len", str(length), "--hf-overrides", json.dumps(overrides)]
         remarks = from_config(LLAMA, flags=words)._provenance.remarks
-        found.append([each for each in remarks if "refuses" in each])
+        found.append([each for each in remarks if "stops with an error" in each])
     remark = (
-        f"vLLM 0.33 refuses --max-model-len {longest + 1}: the config allows {longest} tokens, unless "
-        "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"
+        "vLLM 0.33 stops with an error if VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is not set: the length "
+        f"{longest + 1} is greater than {longest}, which the config allows"
     )
     assert found == [[], [remark], []]
 

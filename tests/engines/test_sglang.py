@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from configs import CONFIGS, GOLDENS
+from engines import OF_LENGTHS
 from server_cases import LENGTH, ORIGINAL, Server, is_equal, part_with_block
 
 from rope_xp import LongRopeScaling, YarnScaling, from_config
@@ -133,6 +134,25 @@ def test_a_longer_context_is_accepted(tmp_path, model_type):
         )
         assert config.context_len == 4 * LENGTH
         assert computes(_switches.complete(config.hf_config), rope), name
+
+
+@pytest.mark.parametrize("length", [512, 1024, 1025, 2048, 2049, 4096, 4097])
+@pytest.mark.parametrize("overrides", OF_LENGTHS, ids=str)
+def test_the_lengths_that_are_refused_have_a_remark(overrides, length, tmp_path):
+    from sglang.srt.configs.model_config import ModelConfig
+
+    config = {**SERVER.small["llama"], "max_position_embeddings": 1024}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    overrides = json.dumps(overrides)
+    flags = ["sglang", "--context-length", str(length), "--json-model-override-args", overrides]
+    remarks = from_config(config, flags=flags)._provenance.remarks
+    reason = ""
+    try:
+        ModelConfig(str(tmp_path), context_length=length, model_override_args=overrides)
+    except ValueError as error:
+        reason = str(error)
+    assert ("is greater than the derived context_length" in reason) == bool(reason)
+    assert any("stops with an error" in each for each in remarks) == bool(reason), reason
 
 
 def test_only_a_multiplier_is_read():

@@ -11,6 +11,19 @@ from math import ceil, floor, inf, log, pi, sqrt
 import formulas
 from formulas import geometric
 
+# Overrides of a config that states 1,024 tokens, for the longest context that an engine accepts.
+BLOCK = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
+YARN_BLOCK = {**BLOCK, "rope_type": "yarn", "original_max_position_embeddings": 1024}
+OF_LENGTHS = [
+    {},
+    {"max_position_embeddings": 2048},
+    {"model_max_length": 2048},
+    {"rope_parameters": BLOCK},
+    {"rope_parameters": {**BLOCK, "rope_type": "dynamic"}},
+    {"rope_parameters": YARN_BLOCK},
+    {"rope_parameters": BLOCK, "max_position_embeddings": 512},
+]
+
 
 def f32(number):
     return struct.unpack("f", struct.pack("f", number))[0]

@@ -4,14 +4,14 @@ References
 ----------
 vLLM 0.33: `ModelConfig.__post_init__`, `_apply_dict_overrides` and `_get_and_verify_max_len` (`config/model.py`),
 `get_config` and `patch_rope_parameters` (`transformers_utils/config.py`), `get_rope` (in `layers/rotary_embedding`).
-SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_config`
-(`srt/utils/hf_transformers/common.py`), `get_rope` (`srt/layers/rotary_embedding/factory.py`). lmdeploy 0.18:
+SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_config` and
+`get_context_length` (`srt/utils/hf_transformers/common.py`), `get_rope` (`srt/layers/rotary_embedding/factory.py`). lmdeploy 0.18:
 `override_hf_config` (`pytorch/config.py`), `pytorch/nn/rotary_embedding.py`. transformers 5.18:
-`standardize_rope_params` (`modeling_rope_utils.py`). The functions that apply overrides, and that of vLLM's length,
+`standardize_rope_params` (`modeling_rope_utils.py`). The functions that apply overrides, and those of lengths,
 were run on configs of transformers 5.18; the others were read.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import log
 from typing import Any
@@ -41,6 +41,7 @@ from rope_xp.frequencies import RULES
 from rope_xp.types import Config, Values
 
 BLOCK_KEYS = ("rope_parameters", "rope_scaling")
+LENGTHS_OF_SGLANG = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", LENGTH)
 # Rules for which transformers completes a block by the original length.
 WITH_ORIGINAL = ("llama3", "yarn", "longrope")
 # What is read of a block for all rules, and the parameters of rules, with Hunyuan's `alpha`.
@@ -184,19 +185,21 @@ def _of_vllm(part: Part) -> None:
             _merge_block(part, value, _merged)
         else:
             _replace_block(part, value)
-    _remark_on_length(part)
+    scaled = [] if "gemma3" in part.model_type else part.blocks
+    scaled = [block for block in scaled if block.get("rope_type") not in SCALED_LENGTH]
+    _remark_on_length(part, ("model_max_length", LENGTH), scaled, "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
     part.edit_blocks(lambda block: _as_vllm(block, part))
 
 
-def _remark_on_length(part: Part) -> None:
-    """`--max-model-len` beyond the length of the config, times the factor of some rules."""
-    given, factor = part.line.last("--max-model-len"), 1.0
-    for block in part.blocks if "gemma3" not in part.model_type else ():
-        factor = factor if block.get("rope_type") in SCALED_LENGTH else block.get("factor") or factor
-    stated = part.mapping.get("model_max_length") or part.mapping.get(LENGTH)
+def _remark_on_length(part: Part, keys: Sequence[str], scaled: list[Values], variable: str) -> None:
+    """A length of flags beyond that of the config, times the factor of `scaled` blocks."""
+    given, factor = part.line.last(*LENGTHS), 1.0
+    for block in scaled:
+        factor = block.get("factor") or factor
+    stated = next((value for key in keys if (value := part.mapping.get(key)) is not None), None)
     if given and isinstance(stated, int) and isinstance(factor, (int, float)) and given > stated * factor:
-        reason = f"the config allows {stated * factor:.0f} tokens, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"
-        part.remarks.append(f"{part.line.name} refuses --max-model-len {given}: {reason}")
+        reason = f"the length {given} is greater than {stated * factor:.0f}, which the config allows"
+        part.remarks.append(f"{part.line.name} stops with an error if {variable}=1 is not set: {reason}")
 
 
 def _of_old_vllm(part: Part) -> None:
@@ -223,6 +226,8 @@ def _of_old_vllm(part: Part) -> None:
 def _of_sglang(part: Part) -> None:
     # It merges a block of the whole config, and replaces that of a part.
     _set_all(part, None if part.path else lambda old, new: {**old, **new})
+    scaled = [block for block in part.blocks if ORIGINAL not in block and block.get("rope_type") != "llama3"]
+    _remark_on_length(part, LENGTHS_OF_SGLANG, scaled, "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
     part.edit_blocks(lambda block: _as_sglang(block, part))
 
 
