@@ -4,11 +4,11 @@ References
 ----------
 vLLM 0.33: `ModelConfig.__post_init__`, `_apply_dict_overrides` and `_get_and_verify_max_len` (`config/model.py`),
 `get_config` and `patch_rope_parameters` (`transformers_utils/config.py`), `get_rope` (in `layers/rotary_embedding`).
-SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_config` and
-`get_context_length` (`srt/utils/hf_transformers/common.py`), `get_rope` (`srt/layers/rotary_embedding/factory.py`). lmdeploy 0.18:
+SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_config` and `get_context_length`
+(`srt/utils/hf_transformers/common.py`), `get_rope` (`srt/layers/rotary_embedding/factory.py`). lmdeploy 0.18:
 `override_hf_config` (`pytorch/config.py`), `pytorch/nn/rotary_embedding.py`. transformers 5.18:
-`standardize_rope_params` (`modeling_rope_utils.py`). The functions that apply overrides, and those of lengths,
-were run on configs of transformers 5.18; the others were read.
+`standardize_rope_params` (`modeling_rope_utils.py`). The functions that apply overrides, and those of lengths, were run
+on configs of transformers 5.18; the others were read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
