@@ -34,6 +34,8 @@ ROWS: dict[str, tuple[tuple[str, ...], Callable[..., int], str]] = {
     "q_norm": (("head_dim",), lambda width: width, "a head of {} channels"),
     "kv_a": (("rank", "rotated"), lambda rank, rotated: rank + rotated, "{} compressed and {} rotated channels"),
 }
+# Beginnings of the model types and architectures whose projection of queries has a gate for each channel of a head.
+GATED = ("qwen3_next", "qwen3_5", "qwen4_exp", "qwen3next", "qwen35")
 # In keys by which layers may have other heads.
 OF_SOME_LAYERS = ("per_layer", "block_configs", "global", "swa", "linear", "other")
 
@@ -184,7 +186,8 @@ def sizes_of(contents: Contents, group: Group, rope: Embedding | None) -> tuple[
     _add_defaults(found, config, group, where)
     alike = rope is not None and not any(word in key for key in config for word in OF_SOME_LAYERS)
     comparable = config and not is_of_other_part(group.prefix)
-    agreeing, warnings = _compare(found, group, alike) if comparable else ([], [])
+    gated = str(config.get("model_type") or config.get("general.architecture")).startswith(GATED)
+    agreeing, warnings = _compare(found, group, alike, gated) if comparable else ([], [])
     if group.format and contents.complete and len(group.layers) < layers_stated:
         count = f"{len(group.layers)} layer{'s' * (len(group.layers) != 1)}"
         warnings.append(f"The checkpoint has tensors of {count} ({group.prefix}.*); {where} says {layers_stated}.")
@@ -295,7 +298,7 @@ def _why_not(group: Group) -> str:
 
 
 # Layers with other rows than the first are compared only if all should be alike.
-def _compare(found: Mapping[str, Found], group: Group, alike: bool) -> tuple[list[Conclusion], list[str]]:
+def _compare(found: Mapping[str, Found], group: Group, alike: bool, gated: bool) -> tuple[list[Conclusion], list[str]]:
     agreeing, warnings = [], []
     for role, (sizes, rows_of, words) in ROWS.items():
         rows, numbers = group.all_rows(role), [_known(found, size) for size in sizes]
@@ -305,9 +308,10 @@ def _compare(found: Mapping[str, Found], group: Group, alike: bool) -> tuple[lis
             continue
         expected, words = rows_of(*numbers), sub("^1 heads", "1 head", words.format(*numbers))
         accepted = {expected: words}
-        if role in ("q", "q_norm"):
-            times, more = (2, "and a gate for each") if role == "q" else (_known(found, "heads"), "for each head")
-            accepted.setdefault(times * expected, f"{words}, {more}")
+        if role == "q" and gated:
+            accepted[2 * expected] = f"{words}, and a gate for each"
+        elif role == "q_norm":
+            accepted.setdefault(_known(found, "heads") * expected, f"{words}, for each head")
         agreeing += [(f"rows of {role}: {n}", f"{accepted[n]}, as {rows[n]} has") for n in rows if n in accepted]
         if wrong := [count for count in rows if count not in accepted]:
             sources = "; ".join(found[size][1] for size in sizes)

@@ -78,6 +78,23 @@ def test_gguf(tmp_path, architecture, layout, entries):
     assert words in identify_checkpoint(part).warnings
 
 
+@pytest.mark.parametrize(
+    "name, gated", [("llama", False), ("qwen3", False), ("qwen3_5", True), ("qwen35", True), ("qwen3next", True)]
+)
+def test_only_some_models_have_a_gate_beside_each_query(tmp_path, name, gated):
+    if name == "qwen3_5":
+        config = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "hidden_size": 24}
+        text = json.dumps({"model_type": name, "text_config": {"model_type": f"{name}_text", **config}})
+        (tmp_path / "config.json").write_text(text)
+        write(tmp_path, {each: np.repeat(value, 1 + ("q_proj" in each), 0) for each, value in HF.items()})
+    else:
+        tensors = [(each, np.repeat(value, 1 + ("q." in each), 0)) for each, value in BLOCKS]
+        write_gguf(tmp_path / "model.gguf", name, *ENTRIES, tensors=tensors)
+    found = identify_checkpoint(tmp_path)
+    assert ("and a gate for each" in str(found.conclusions)) == gated
+    assert any("has 80 rows, and not 40" in each for each in found.warnings) != gated
+
+
 def raw(entries, data=b"", length=None):
     """A .safetensors file, from its header as JSON or bytes."""
     header = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
