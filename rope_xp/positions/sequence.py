@@ -397,6 +397,8 @@ def _require_total(total: int | None, least: int) -> None:
 def _require_rising(name: str, boundaries: list[int]) -> None:
     falls = (index for index, (earlier, later) in enumerate(pairwise(boundaries)) if later < earlier)
     wrong = next(falls, None) if boundaries[:1] == [0] else 0
+    if wrong is not None and name == "lengths":
+        raise wrong_value(f"lengths must not be negative; got {boundaries[wrong + 1] - boundaries[wrong]}")
     if wrong is not None:
         first = max(0, wrong - 5)
         shown = boundaries[first : first + 10]

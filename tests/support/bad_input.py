@@ -230,7 +230,7 @@ def builders(xp):
     if xp.name == "torch" and xp.device == "cpu":  # numbers on a GPU are not read
         values += [
             (lambda: from_cu_seqlens(integers[1:], 7), r"start with 0 and never decrease; got \[3, 5\]"),
-            (lambda: from_lengths(-integers, 7), r"lengths must .* never decrease; got \[0, 0, -3, -8\]"),
+            (lambda: from_lengths(-integers, 7), r"lengths must not be negative; got -3"),
             (lambda: from_lengths(integers, 7), r"total must be at least 8, the sum of lengths; got 7"),
             (lambda: context_parallel(8, 0, 2, cu_seqlens=integers), r"divisible by 2, .*; got 3 tokens in sequence 0"),
         ]
