@@ -15,6 +15,7 @@ WRITABLE = ("numpy", "torch")
 ORDERS = {"half": ("half", "half"), "interleaved": ("interleaved",) * 2, "interleaved_to_half": ("interleaved", "half")}
 # Where angles come from. `sincos` makes tables; other tables are random; rows are those that positions select.
 SOURCES = ("tables", "rows", "sincos", "positions", "real positions", "consecutive")
+FARTHEST = 2**45  # the farthest position of int64
 ROWS = 9
 
 
@@ -199,7 +200,7 @@ class Rotation:
             elif self.source == "consecutive":
                 where = np.arange(sizes[-1]).reshape(1, -1)
             elif self.integer != "int16":
-                farther = [2**40 + 12_345, -(2**45)] if self.integer == "int64" else []
+                farther = [2**40 + 12_345, -FARTHEST] if self.integer == "int64" else []
                 far = rng.choice([100_003, 2**24 + 1, 2**31 - 1, -(2**31), *farther], where.shape)
                 where = np.where(rng.random(where.shape) < 0.2, far, where).astype(self.integer)
             pair = oracle.sin_cos_of_axes(where.reshape(position_axes, -1), self.frequencies.reshape(position_axes, -1))
@@ -222,13 +223,16 @@ class Rotation:
     def assert_rotated(self, xp, result, x, sincos, span):
         """Products and sums in float32, or in float64 for float64, and one rounding to the dtype of `x`.
 
-        Tables that were made are within 2e-7, or 4e-16 in float64. Channels in no pair keep their numbers.
+        Tables that were made are within 2e-7. In float64 they are within 4e-16 and the rounding of a frequency, of less
+        than 2**-96 revolutions, times the position. Channels in no pair keep their numbers.
         """
         assert result.dtype == x.dtype and tuple(result.shape) == tuple(x.shape)
         dtype, x, result = xp.dtype_of(x), xp.numpy(x), xp.numpy(result)
         truth, length = oracle.rotate_pairs(x, *sincos, span)
         scale = max(1.0, *(np.nanmax(np.abs(table), initial=0.0) for table in sincos))
-        unit, tables = (2.0**-53, 4e-16) if dtype == "float64" else (2.0**-24, 2e-7)
+        farthest = FARTHEST if self.integer == "int64" else 2**31
+        of_float64 = 4e-16 + 2 * np.pi * 2.0**-96 * farthest * len(self.frequencies)
+        unit, tables = (2.0**-53, of_float64) if dtype == "float64" else (2.0**-24, 2e-7)
         arithmetic = 4 * (unit + tables * (self.source not in ("tables", "rows"))) * scale * length
         rounding = 0.0 if dtype in ("float32", "float64") else ROUNDOFF[dtype] * (np.abs(truth) + arithmetic)
         least = 2.0**-25 if dtype == "float16" else 0.0  # below the normal numbers, they are 2**-24 apart
