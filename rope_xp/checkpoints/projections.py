@@ -14,11 +14,13 @@ Conclusion = tuple[str, str]
 Found = tuple[int, str]  # a size, and from what it follows
 Sizes = dict[str, int | None]
 
-OF_GGUF = "attention.head_count"
 # The keys of each size, in transformers, Meta's and Mistral's params.json, Megatron and GGUF.
 KEYS = {
-    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", OF_GGUF),
-    "kv_heads": ("num_key_value_heads", "n_kv_heads", "num_query_groups", "multi_query_group_num", f"{OF_GGUF}_kv"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention.head_count"),
+    "kv_heads": (
+        *("num_key_value_heads", "n_kv_heads", "num_query_groups", "multi_query_group_num"),
+        "attention.head_count_kv",
+    ),
     "head_dim": ("head_dim", "kv_channels", "attention.key_length"),
     "hidden_size": ("hidden_size", "n_embd", "dim", "d_model", "embedding_length"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "block_count"),

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from inspect import cleandoc
-from os.path import isdir
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar, get_args
 
@@ -272,7 +271,7 @@ def config(file: str) -> Any:
             f"FILE must be a config (rope-xp identify gives the values of a function); got the function {file}"
         )
     if file != "-":
-        ggufs = sorted(Path(file).glob("*.gguf")) if isdir(file) else []
+        ggufs = sorted(Path(file).glob("*.gguf")) if Path(file).is_dir() else []
         if ggufs and (path := config_path(Path(file))).suffix == ".json" and path.is_file():
             print(f"rope-xp: note: {path.name} was read, and not {ggufs[0].name}", file=sys.stderr)
         return file

@@ -169,7 +169,7 @@ def subject_of(label: str, given: object, arguments: Values) -> Subject:
 
 def _bound(both: list[Subject]) -> list[str]:
     """The labels of those with frequencies of one length: not configs, nor two values, if none states a length."""
-    stating = [each.label for each in both if _states_length(each)]
+    stating = [each.label for each in both if _states_length(each.rope)]
     if all(_is_config(each.given) for each in both) or (_are_values(both) and not stating):
         return stating
     return [each.label for each in both]
@@ -179,9 +179,8 @@ def _are_values(both: list[Subject]) -> bool:
     return all(isinstance(each.given, RotaryEmbedding) for each in both)
 
 
-def _states_length(subject: Subject) -> bool:
-    scaling = None if subject.rope is None else subject.rope.scaling
-    return subject.arguments.get("seq_len") is not None or getattr(scaling, "seq_len", None) is not None
+def _states_length(rope: Embedding | None) -> bool:
+    return rope is not None and getattr(rope.scaling, "seq_len", None) is not None
 
 
 def _for_sequences(both: list[Subject], context: int) -> Iterator[Subject]:
@@ -208,7 +207,7 @@ def _as_converted(subject: Subject, other: Subject) -> Subject:
 def _at_length(subject: Subject, length: int, are_values: bool) -> Subject:
     """A config that is read for sequences of a length; one of two values, for them; an error if it has others."""
     rope, label = subject.rope, subject.label
-    if rope is None or sequences_of(rope).fit(length) or _states_length(subject):
+    if rope is None or sequences_of(rope).fit(length) or _states_length(rope):
         return subject
     if _is_config(subject.given):
         return subject_of(label, subject.given, {**subject.arguments, "seq_len": length})

@@ -138,14 +138,12 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         of_llama_cpp = line.engine == "llama.cpp"
         changed = with_arguments(line, whole) if of_llama_cpp else with_overrides(line, whole, choice.part)
         remarks.extend(changed.remarks)
-        length, given = changed.context, choice.seq_len
-        if given is not None:
-            if length not in (None, given) and line.engine in ONE_LIST:
-                raise wrong_value(
-                    f"seq_len must not be given with flags of {line.name}, whose length, {length}, chooses the list "
-                    f"of LongRoPE for all sequences; got {given}"
-                )
-            length = given
+        length = changed.context if choice.seq_len is None else choice.seq_len
+        if line.engine in ONE_LIST and changed.context not in (None, length):
+            raise wrong_value(
+                f"seq_len must not be given with flags of {line.name}, whose length, {changed.context}, chooses the "
+                f"list of LongRoPE for all sequences; got {length}"
+            )
         rope = _read_mapping(changed.mapping, choice._replace(seq_len=length), as_file)
         return rope and with_provenance(rope, replace(rope._provenance, served=changed.served))
 

@@ -137,12 +137,14 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
     """
     numbers = _numbers("lengths", lengths)
     if numbers is not None:
+        _require_no_negative(numbers)
         numbers = [0, *accumulate(numbers)]
         boundaries = _from_host("lengths", numbers, like)
         total = numbers[-1] if total is None else checks.count("total", total)
         _require_total(total, numbers[-1])
         return _packed(boundaries, total)
     sizes = checks.positions("lengths", lengths, like=like, real=False)
+    _require_no_negative(libraries.numbers_at_hand(sizes) or ())
     start = libraries.from_numbers((0,), like=sizes, dtype=sizes.dtype)
     boundaries = libraries.namespace(sizes).concat([start, libraries.cumulative_sum(sizes)])
     if (ends := libraries.numbers_at_hand(boundaries)) is not None:
@@ -394,11 +396,14 @@ def _require_total(total: int | None, least: int) -> None:
         raise wrong_value(f"total must be at least {least}, the sum of lengths; got {total}")
 
 
+def _require_no_negative(lengths: Sequence[int]) -> None:
+    if (negative := next((each for each in lengths if each < 0), None)) is not None:
+        raise wrong_value(f"lengths must not be negative; got {negative}")
+
+
 def _require_rising(name: str, boundaries: list[int]) -> None:
     falls = (index for index, (earlier, later) in enumerate(pairwise(boundaries)) if later < earlier)
     wrong = next(falls, None) if boundaries[:1] == [0] else 0
-    if wrong is not None and name == "lengths":
-        raise wrong_value(f"lengths must not be negative; got {boundaries[wrong + 1] - boundaries[wrong]}")
     if wrong is not None:
         first = max(0, wrong - 5)
         shown = boundaries[first : first + 10]

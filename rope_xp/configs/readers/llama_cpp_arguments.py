@@ -89,11 +89,10 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
     served, sequences = context or length, line.last("-np", "--parallel") or 1
     if isinstance(served, int) and sequences > 1 and not line.last(*SWITCHES):
         # `llama_context` divides the context among sequences, in multiples of 256.
-        served = -(-(-(-served // 256) * 256 // sequences) // 256) * 256
-    is_longrope = bool(found.get(gguf.LONG))
-    return Changed(
-        {**found, BETAS_OF_FLAGS: betas}, served if is_longrope else None, served if context else None, remarks
-    )
+        served = (served + -served % 256) // sequences
+        served += -served % 256
+    of_longrope = served if found.get(gguf.LONG) else None
+    return Changed({**found, BETAS_OF_FLAGS: betas}, of_longrope, served if context else None, remarks)
 
 
 def _factor(line: CommandLine, stated: object) -> Any:
