@@ -199,7 +199,7 @@ def _in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
 
 def _changes_of(near: Embedding, options: Values, wanted: np.ndarray, reverse: bool) -> Iterator[Values]:
     """What to change of a value beside its channels: nothing, its base, its rule, or both."""
-    width, whole = options["rotary_dim"], near.head_dim - options["first_channel"]
+    width = options["rotary_dim"]
     if near.base is None:
         rows = frequencies_of(near)[:, 0]
         yield from ({"inv_freq": (sign * rows).tolist()} for sign in (1.0, -1.0))
@@ -207,11 +207,6 @@ def _changes_of(near: Embedding, options: Values, wanted: np.ndarray, reverse: b
     for sections in (near.sections, *_other_sections(near.sections)):
         same = {"reverse": reverse, "sections": sections}
         yield same
-        for wider in {near.rotary_dim, whole} - {width}:
-            if near.axes == 1 and wider > width:
-                span = {"rotary_dim": wider, "first_channel": 0, "blocks": 1}
-                row = frequencies_of(near.replace(**span, reverse=reverse))[0, 0, : width // 2]
-                yield {**GIVEN, "inv_freq": row.tolist()}
         yield {**same, "scaling": None}
         fastest = np.abs(wanted).max(axis=0)
         if isinstance(near.scaling, NTKScaling) and fastest[-1] > 0.0:

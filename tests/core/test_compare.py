@@ -61,8 +61,10 @@ MISTAKES = [
     (("direction", "scaling"), SCALED, rotary(-PLAIN)),
     (("sincos order", "attention factor"), SCALED, swapped(YARN, FACTOR**2)),
     (("base", "phase precision"), ROPE, rotary(OTHER, phase="float32")),
-    (("width", "frequencies"), ROPE, rotary(PLAIN[:8])),
-    (("width", "frequencies"), ROPE, rotary(geometric(BASE, 28)[:8], first=4)),
+    (("width", "base"), ROPE, rotary(PLAIN[:8])),
+    (("width", "base"), ROPE, rotary(geometric(BASE, 28)[:8], first=4)),
+    (("base",), ROPE.replace(rotary_dim=16, layout="interleaved"), rotary(PLAIN[:8], "interleaved")),
+    (("width", "base"), SCALED, rotary(YARN[:12], factor=FACTOR)),
 ]
 
 
