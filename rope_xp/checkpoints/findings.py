@@ -46,13 +46,13 @@ DTYPES = {
 
 class Buffer(NamedTuple):
     inv_freq: tuple[float, ...]  # in radians per token
-    relative: float  # the error of its dtype
-    absolute: float
+    dtype: str  # as safetensors names it
 
     def first_difference(self, expected: tuple[float, ...]) -> int | None:
         """The first pair whose frequency differs by more than the error, or the end of the shorter one, or None."""
+        _, relative, absolute = DTYPES[self.dtype]
         for pair, (found, wanted) in enumerate(zip(self.inv_freq, expected)):
-            if abs(found - wanted) > self.relative * wanted + self.absolute:
+            if abs(found - wanted) > relative * wanted + absolute:
                 return pair
         lengths = len(self.inv_freq), len(expected)
         return None if lengths[0] == lengths[1] else min(lengths)
@@ -60,8 +60,8 @@ class Buffer(NamedTuple):
     @property
     def base(self) -> float | None:
         """The base from which these frequencies follow, unscaled."""
-        pairs = len(self.inv_freq)
-        found = [(pair, -log(w)) for pair, w in enumerate(self.inv_freq) if pair and 64 * self.absolute < w < 1.0]
+        pairs, least = len(self.inv_freq), 64 * DTYPES[self.dtype][2]
+        found = [(pair, -log(w)) for pair, w in enumerate(self.inv_freq) if pair and least < w < 1.0]
         if not found:
             return None
         weight = sum(pair * pair for pair, _ in found)
@@ -87,7 +87,7 @@ def findings(path: str) -> Values:
     sizes, from_what, warnings = sizes_of(contents, group, embedding)
     # If an axis or a head has frequencies of its own, there is no row to compare the buffer with.
     comparable = embedding if embedding is not None and embedding._frequencies.is_single_row else None
-    buffer, about_buffer, contradictions = _buffer(contents, comparable)
+    of_buffer, about_buffer, contradictions = _buffer(contents, comparable)
     about_other, of_other = _other_file(contents, comparable)
     first = [(f"format: {format_ or 'cannot tell'}", why), (f"layout: {layout or 'cannot tell'}", why_layout)]
     return {
@@ -96,9 +96,7 @@ def findings(path: str) -> Values:
         "layout": layout,
         **sizes,
         "embedding": embedding,
-        "inv_freq": None if buffer is None else buffer.inv_freq,
-        "inv_freq_base": None if buffer is None else buffer.base,
-        "inv_freq_agrees": None if buffer is None or comparable is None else not contradictions,
+        **of_buffer,
         "conclusions": (*first, *from_what, *(() if refused else not_read), *about_buffer, *about_other),
         "warnings": (*contents.warnings, *refused, *warnings, *contradictions, *of_other),
     }
@@ -188,8 +186,8 @@ def _gguf_layout(contents: Contents) -> tuple[str | None, str]:
     return None, f"the architecture {_shown(str(architecture))} is not in the list of llama.cpp"
 
 
-def _buffer(contents: Contents, embedding: RotaryEmbedding | None) -> tuple[Buffer | None, list[Conclusion], list[str]]:
-    """The frequencies that the file holds, what they show, and warnings where the config says others."""
+def _buffer(contents: Contents, embedding: Embedding | None) -> tuple[Values, list[Conclusion], list[str]]:
+    """What is known of the frequencies that the file holds, from what, and warnings where the config says others."""
     tensors = {
         name: tensor
         for name, tensor in contents.tensors.items()
@@ -198,7 +196,8 @@ def _buffer(contents: Contents, embedding: RotaryEmbedding | None) -> tuple[Buff
     found = {name: _frequencies(tensor) for name, tensor in list(tensors.items())[:MAX_BUFFERS]}
     read = {name: each for name, each in found.items() if each is not None}
     if not read:
-        return None, [], [f"{_shown(name)} is not a row of frequencies." for name in list(found)[:1]]
+        nothing: Values = dict.fromkeys(("inv_freq", "inv_freq_base", "inv_freq_agrees"))
+        return nothing, [], [f"{_shown(name)} is not a row of frequencies." for name in list(found)[:1]]
     name, first = next(iter(read.items()))
     pairs, base = len(first.inv_freq), _words_of(first.base)
     conclusions = [
@@ -206,11 +205,13 @@ def _buffer(contents: Contents, embedding: RotaryEmbedding | None) -> tuple[Buff
         (f"rotated channels: {2 * pairs}", "2 for each value"),
     ]
     other = next((name for name, each in read.items() if each.first_difference(first.inv_freq) is not None), None)
-    warnings = [] if other is None else [f"{_shown(name)} and {_shown(other)} differ."]
+    warnings, agrees = [] if other is None else [f"{_shown(name)} and {_shown(other)} differ."], None
     if embedding is not None:
         of_engines = " An engine that loads the buffer computes other angles."
         warnings += _contradiction(_shown(name), first, contents.config_name, embedding, of_engines)
-    return first, conclusions, warnings
+        agrees = first.first_difference(embedding.inv_freq) is None
+    known = {"inv_freq": first.inv_freq, "inv_freq_base": first.base, "inv_freq_agrees": agrees}
+    return known, conclusions, warnings
 
 
 # The config or the GGUF file in the same folder that is not used, and a warning if its frequencies are others.
@@ -224,7 +225,7 @@ def _other_file(contents: Contents, embedding: RotaryEmbedding | None) -> tuple[
     with suppress(TypeError, ValueError, OSError):  # it cannot be read
         other = from_config(others[0])
         if other is not None and embedding is not None and other._frequencies.is_single_row:
-            found = Buffer(tuple(np.asarray(other.inv_freq, float).tolist()), *DTYPES["F32"][1:])
+            found = Buffer(tuple(np.asarray(other.inv_freq, float).tolist()), "F32")
             warnings = _contradiction(name, found, read, embedding, f" This report is about {contents.path.name}.")
     return [(f"{name}: not used", f"{contents.path.name} is, in the same folder")], warnings
 
@@ -233,17 +234,16 @@ def _frequencies(tensor: Tensor) -> Buffer | None:
     """The frequencies in a buffer; None if it has another shape or dtype, or values that are not positive."""
     if len(tensor.shape) != 1 or not 1 <= tensor.shape[0] <= MAX_PAIRS or tensor.dtype not in DTYPES:
         return None
-    dtype, relative, absolute = DTYPES[tensor.dtype]
     with opened(tensor.path) as file:
         file.seek(tensor.start)
         data = file.read(tensor.length)
-    numbers = np.frombuffer(data, dtype)
+    numbers = np.frombuffer(data, DTYPES[tensor.dtype][0])
     if tensor.dtype == "BF16":  # the upper half of a float32
         numbers = (numbers.astype("<u4") << 16).view("<f4")
     values = tuple(numbers.tolist())
     if len(values) != tensor.shape[0] or not all(0.0 <= value < inf for value in values) or values[0] == 0.0:
         return None
-    return Buffer(values, relative, absolute)
+    return Buffer(values, tensor.dtype)
 
 
 def _words_of(base: float | None) -> str:
@@ -252,10 +252,11 @@ def _words_of(base: float | None) -> str:
 
 def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: Embedding, end: str) -> list[str]:
     expected = embedding.inv_freq
-    pair = buffer.first_difference(expected)
+    pair, found = buffer.first_difference(expected), buffer.inv_freq
     if pair is None:
-        return []
-    found = buffer.inv_freq
+        off = max((abs(w / wanted - 1.0) for w, wanted in zip(found, expected) if wanted), default=0.0)
+        rounded = f"{name} is stored in {buffer.dtype}: its frequencies are off by up to {100 * off:.2g} %.{end}"
+        return [rounded] if off > DTYPES["F32"][1] else []
     if len(found) != len(expected):
         widths = f"for {2 * len(found)} channels. The embedding of {config_name} rotates {2 * len(expected)}."
         return [f"{name} has frequencies {widths}{end}"]
