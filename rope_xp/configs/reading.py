@@ -38,7 +38,7 @@ from rope_xp.configs.layers import (
     types_of,
 )
 from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
-from rope_xp.configs.readers.command_line import LENGTHS, CommandLine, command_line
+from rope_xp.configs.readers.command_line import OF_LENGTHS, CommandLine, command_line
 from rope_xp.configs.readers.formats import (
     GGUF,
     Format,
@@ -134,7 +134,7 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         remarks += of_writer
         choice = choice._replace(layer=None, layer_type=None, layout=rope.layout, part=None, strict=False)
 
-    def read_as(line: CommandLine) -> RotaryEmbedding | None:
+    def read_as(line: CommandLine, remarks: list[str]) -> RotaryEmbedding | None:
         of_llama_cpp = line.engine == "llama.cpp"
         changed = with_arguments(line, whole) if of_llama_cpp else with_overrides(line, whole, choice.part)
         remarks.extend(changed.remarks)
@@ -147,9 +147,10 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         rope = _read_mapping(changed.mapping, choice._replace(seq_len=length), as_file)
         return rope and with_provenance(rope, replace(rope._provenance, served=changed.served))
 
-    rope = read_as(line)
-    names = {name for name, _ in line.flags}.difference(LENGTHS)
-    if names and _is_same(rope, lambda: read_as(line._replace(flags=()))):
+    rope = read_as(line, remarks)
+    names = {name for name, _ in line.flags}.difference(OF_LENGTHS)
+    others = line._replace(flags=tuple(each for each in line.flags if each[0] in OF_LENGTHS))
+    if names and _is_same(rope, lambda: read_as(others, [])):
         remarks.append(f"without {comma_separated(names)}, the embedding would be the same")
     if rope is None:
         return None

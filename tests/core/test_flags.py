@@ -236,6 +236,13 @@ def test_the_length_of_an_engine_chooses_the_list_of_longrope():
         assert compare(config, config, options={"flags": flags}).context == served
         with pytest.raises(ValueError, match=f"seq_len must not be given with .* {served}, .*; got 5000"):
             from_config(config, flags=flags, seq_len=5000)
+    unchanged = "without --hf-overrides, the embedding would be the same"
+    base = {"rope_theta": 2e4}
+    for overrides, remarks in ((base, [unchanged]), ({"rope_parameters": base}, [])):  # vLLM reads only the second
+        flags = ["vllm", "serve", "x", "--max-model-len", "4097", "--hf-overrides", json.dumps(overrides)]
+        assert [each for each in from_config(config, flags=flags)._provenance.remarks if "without" in each] == remarks
+    shared = from_config(CONFIGS["llama-2-7b"], flags="llama-server -m x -c 8192 -np 2 -kvu")
+    assert not any("without" in each for each in shared._provenance.remarks)
     for flags in ("sglang serve x", "lmdeploy serve api_server x"):  # the length of a sequence chooses it
         assert not from_config(config, flags=flags, seq_len=4000).scaling.is_long
 

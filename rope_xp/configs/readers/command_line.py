@@ -92,10 +92,12 @@ def _text(name: str, text: str) -> str:
     return text
 
 
-# The length that an engine serves: it is expected to change nothing, but for the list of LongRoPE.
+# The length of an engine.
 LENGTHS = ("--max-model-len", "--context-length", "--session-len", "-c", "--ctx-size")
-# Arguments of llama.cpp without a value: all sequences share the context.
-SWITCHES = ("-kvu", "--kv-unified")
+# Of llama.cpp: how many sequences divide it, and, without a value, that all share it.
+SLOTS, SWITCHES = ("-np", "--parallel"), ("-kvu", "--kv-unified")
+# What says which lengths are served. It is expected to change nothing, but for the list of LongRoPE.
+OF_LENGTHS = (*LENGTHS, *SLOTS, *SWITCHES)
 PROGRAMS = {
     "vllm": Program(
         "vLLM 0.33",
@@ -132,7 +134,7 @@ PROGRAMS = {
         {
             "-c": _whole,
             "--ctx-size": _whole,
-            **dict.fromkeys(("-np", "--parallel"), _whole),
+            **dict.fromkeys(SLOTS, _whole),
             **dict.fromkeys(SWITCHES, _text),
             "--rope-scaling": _kind,
             "--rope-scale": _number,
