@@ -34,7 +34,7 @@ def properties(rope: Embedding) -> dict[str, str]:
         "position axes": _position_axes(rope),
         "heads": "" if rope.heads is None else f"{rope.heads}, each with its own frequencies",
         "layout": f"{rope.layout} ({_without_examples(LAYOUTS[rope.layout])})",
-        "frequencies": f"{_formula(rope)}, in radians per token",
+        "frequencies": f"{_formula(rope)}, in radians per {unit_of(rope)}",
         "wavelengths": _wavelengths(rope),
         "direction": "reversed" if rope.reverse else "",
         "scaling": "none" if rope.scaling is None else rope.scaling.describe(),
@@ -96,8 +96,12 @@ def _formula(rope: Embedding) -> str:
     return f"{rope.base} ** (-2 j / {rope.rotary_dim})" + (" before scaling" if is_scaled(rope) else "")
 
 
+def unit_of(rope: Embedding) -> str:
+    return "token" if rope.axes == 1 else "position"  # which may be a patch, a second or a coordinate
+
+
 def _wavelengths(rope: Embedding) -> str:
     if not isinstance(rope.inv_freq, tuple):
         return "those of the array"
     lengths = [2 * pi / w for w in rope._frequencies.sizes() if w]
-    return f"{min(lengths):g} to {max(lengths):g} tokens" if lengths else "none: no pair is rotated"
+    return f"{min(lengths):g} to {max(lengths):g} {unit_of(rope)}s" if lengths else "none: no pair is rotated"

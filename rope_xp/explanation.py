@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp.arrays import checks
-from rope_xp.description import properties
+from rope_xp.description import properties, unit_of
 from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
 from rope_xp.provenance import STAYS
 from rope_xp.reports import Report, Section, Table
@@ -367,12 +367,13 @@ def _bands(it: "Explanation") -> Table | str:
         is_array = not isinstance(it.rope.inv_freq, tuple)
         why = "explain does not read arrays" if is_array else "a pair has several frequencies"
         return f"Pairs and their wavelengths are not shown, because {why}."
+    wavelength = f"wavelength in {unit_of(it.rope)}s"
     if it.rope.scaling is None:
-        header = ["pairs", "wavelength in tokens"] + ["within the trained length"] * (it.trained_length is not None)
+        header = ["pairs", wavelength] + ["within the trained length"] * (it.trained_length is not None)
         turns = {None: "not rotated", True: "at least one turn", False: "less than one turn"}
         rows = [(_ranges(band.pairs), _from_to(band.wavelengths), turns[band.completes_turn]) for band in it.bands]
         return Table(header, [row[: len(header)] for row in rows])
-    header = ("pairs", "treatment", "divided by", "wavelength in tokens", "after scaling")
+    header = ("pairs", "treatment", "divided by", wavelength, "after scaling")
     rows = []
     for band in it.bands:
         after = "the same" if band.treatment == "kept" else _from_to(band.wavelengths)
@@ -386,7 +387,7 @@ def _axes(it: "Explanation") -> Table | str:
         (f"{axis.axis} {axis.name}".strip(), str(len(axis.pairs)), _ranges(axis.pairs), _from_to(axis.wavelengths))
         for axis in it.axes
     ]
-    return Table(("axis", "number of pairs", "pairs", "wavelength in tokens"), rows) if rows else ""
+    return Table(("axis", "number of pairs", "pairs", "wavelength in positions"), rows) if rows else ""
 
 
 def _angles(it: "Explanation") -> Sequence[str]:
