@@ -35,6 +35,7 @@ from rope_xp.identification.values import (
     value_of,
     with_axes,
 )
+from rope_xp.reports import short_repr
 from rope_xp.types import Embedding
 
 # Positions below it are tried, if nothing else is said.
@@ -132,7 +133,8 @@ class Search:
         if irregular:
             self.conclude(f"the result does not follow from the channels and the position alone: {irregular}")
         if unlike is not None or irregular:
-            self.conclude(rope=None, confidence=0.0)
+            known = "" if self.report.rope is None else f"other calls gave {short_repr(self.report.rope)}"
+            self.conclude(known, rope=None, confidence=0.0)
 
     def conclude(self, *reasons: str, **known: object) -> None:
         """Add reasons to the report, except empty ones, and set its fields."""
