@@ -96,7 +96,7 @@ def _aligned_axes(name: str, shape: Sequence[int], columns: int, x: Array, seq_d
             batch, sizes = f" or (batch, seq{tail})" if axis else "", f"batch={target[0]} and " if axis else ""
             forms = f"be (seq{tail}){batch} with {sizes}seq={target[axis]} of x (seq_dim={seq_dim}), or "
             if columns == 0 and target[axis] == 1 and len(shape) < 2:
-                hint = f": for one token, {name}[{':, None' if shape else 'None'}]"
+                hint = ": for one token, index with [..., None]"
         raise wrong_value(
             f"{name} must {forms}have {full_rank}; got shape {tuple(shape)} for x of shape {checks.shape(x)}{hint}"
         )

@@ -332,6 +332,7 @@ def _check_heads(call: Call) -> None:
 
 def _alignments_if_heads_share(name: str, call: Call, shape: Sequence[int]) -> list[Alignment]:
     """The alignments of positions of this shape. Empty if heads have their own frequencies: only tables are aligned."""
+    name = name if call.rope.axes == 1 else f"{name} of each axis"
     return [] if call.rope.heads is not None else alignments_of_positions(name, shape, call.arrays, call.seq_dim)
 
 

@@ -101,13 +101,16 @@ def test_positions_and_tables_of_other_shapes_than_tokens_and_leading_axes_are_r
     assert_all_raise((call, ValueError, "must .*got") for call in refused)
 
 
+ONE_TOKEN = ": for one token, index with [..., None]"
+
+
 def test_messages_say_which_shapes_fit():
     """Shapes of x without channels, seq_dim, a shape that does not fit, and the shapes that do, with a hint."""
     cases = [
         ((2, 5, 3), 1, (4,), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=5 of x (seq_dim=1), or ", ""),
         ((2, 5, 3), 0, (5, 2), "be (seq{0}) with seq=2 of x (seq_dim=0), or ", ""),
-        ((2, 3, 1), 2, (), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", "None"),
-        ((2, 3, 1), 2, (2,), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", ":, None"),
+        ((2, 3, 1), 2, (), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", ONE_TOKEN),
+        ((2, 3, 1), 2, (2,), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", ONE_TOKEN),
         ((2, 3, 1), 2, (3, 1), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=1 of x (seq_dim=2), or ", ""),
         ((2, 3, 0), 2, (2,), "be (seq{0}) or (batch, seq{0}) with batch=2 and seq=0 of x (seq_dim=2), or ", ""),
         ((), 0, (3, 1), "", ""),
@@ -116,7 +119,6 @@ def test_messages_say_which_shapes_fit():
     for sizes, seq_dim, shape, fit, hint in cases:
         x, tables = random(*sizes, 14), (np.ones((*shape, 7), np.float32),) * 2
         of_x = f" for x of shape {x.shape}"
-        hint = f": for one token, positions[{hint}]" if hint else ""
         fits = f"positions must {fit.format('')}have one axis less than x; got shape {shape}{of_x}{hint}"
         messages.append((partial(embedding(), x, positions=np.zeros(shape, int), seq_dim=seq_dim), fits))
         fits = f"tables must {fit.format(', pairs')}have as many axes as x; got shape {(*shape, 7)}{of_x}"
@@ -130,6 +132,12 @@ def test_messages_say_which_shapes_fit():
         ).format(*axes, shape)
         call = partial(rope, random(2, 5, 3, 4), sincos=(np.ones(shape, np.float32),) * 2)
         messages.append((partial(call, seq_dim=axes[0], heads_dim=axes[1]), fits))
+    rope = embedding(sections=Sections((3, 4)))
+    fits = (
+        "positions of each axis must be (seq) or (batch, seq) with batch=2 and seq=5 of x (seq_dim=1), or have one "
+        "axis less than x; got shape (4,) for x of shape (2, 5, 3, 14)"
+    )
+    messages.append((partial(rope, random(2, 5, 3, 14), positions=np.zeros((2, 4), int), seq_dim=1), fits))
     assert_all_raise((call, ValueError, f"^RotaryEmbedding: {re.escape(fits)}$") for call, fits in messages)
 
 
