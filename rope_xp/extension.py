@@ -6,7 +6,7 @@ from math import pi
 from typing import Any, NamedTuple, TypeGuard
 
 from rope_xp.arrays import checks
-from rope_xp.configs.writers import TARGETS, is_written
+from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.explanation import ScaledPair
 from rope_xp.frequencies import (
@@ -270,7 +270,7 @@ class Recommendation(NamedTuple):
         What the papers say about it.
     engines : tuple of str
         The targets of `RotaryEmbedding.to_config` whose engines have the rule for the model type, or for the GGUF file,
-        by the newest sources that were read.
+        by the newest sources that were read. Those that compute dynamic NTK for one length do not have it for a type.
     model_type : str
         Empty if no config named it. Without a GGUF file, no engine is then known.
     """
@@ -410,6 +410,8 @@ def _recommendation(rope: Embedding, choices: tuple[Choice, ...]) -> Recommendat
     by_engine = {each.engine: name for name, each in reversed(TARGETS.items()) if each.engine}.values()
     of_gguf = [name for name, each in TARGETS.items() if each.takes_architecture]
     known = by_engine if model_type else of_gguf if rope._provenance.architecture else ()
+    if rule == "dynamic" and model_type:
+        known = [name for name in known if name in FOLLOWING_LENGTH]
     engines = tuple(name for name in TARGETS if name in known and is_written(found, name, may_be_unknown=False))
     return Recommendation(rule, changed, factor, METHODS[rule].fine_tuning, engines, model_type)
 

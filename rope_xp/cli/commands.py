@@ -43,7 +43,7 @@ from rope_xp.cli.options import (
 )
 from rope_xp.cli.settings import Settings
 from rope_xp.configs.every_layer import Group, groups_of
-from rope_xp.configs.writers import TARGETS, Options, Target
+from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, Options, Target
 from rope_xp.embedding import RotaryEmbedding, Rule
 from rope_xp.explanation import Explained, LayersExplained
 from rope_xp.extension import replaced_scaling
@@ -177,6 +177,10 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
     Example: rope-xp identify my_model:half --head-dim 64 --like torch:bfloat16
     """
     if not is_function(file):
+        flags = flags_of(click.get_current_context().command)
+        for name, value in (("head_dim", head_dim), ("shape", shape), ("like", like)):
+            if value is not None:
+                raise click.UsageError(f"{flags[name]} must be given with module:function; got {file}")
         found = rope_xp.identify_checkpoint(file)
         unknown = {"embedding: cannot tell", "embedding: none"}.intersection(dict(found.conclusions))
         return show(_shown(found), as_json) or int(found.layout is None or bool(unknown))
@@ -233,10 +237,6 @@ def extend(
         found = settings.of_rope(extended, target, Options(architecture, engine_version, to))
     _note_what_is_left(rule, target, to, extended, found.text())
     return _print(found)
-
-
-# Programs whose frequencies of dynamic NTK follow the length of the sequence, as the rule does.
-FOLLOWING_LENGTH: tuple[Target, ...] = ("transformers", "transformers4", "axolotl", "mlx", "lmdeploy")
 
 
 def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbedding, text: str) -> None:

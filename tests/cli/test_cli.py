@@ -402,6 +402,8 @@ def test_every_program_has_a_place_in_the_page():
 
 
 def test_extend_says_which_programs_have_one_set_of_frequencies_of_dynamic_ntk(run, file):
+    said = run("extend", file(PLAIN, rope_scaling={"rope_type": "dynamic", "factor": 2.0}), "--to", "32k")[1]
+    assert "for llama: transformers, mlx, lmdeploy" in " ".join(said.split())
     for target, has_one in (("mlx", False), ("lmdeploy", False), ("axolotl", False), ("vllm", True), ("sglang", True)):
         code, _, said = run("extend", file(PLAIN), "--to", "32k", "--rule", "dynamic", "--for", target)
         assert code == 0 and ("for all lengths" in said) == has_one, target

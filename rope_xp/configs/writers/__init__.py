@@ -69,6 +69,8 @@ TARGETS = {
     "sglang": Writer("sglang.sglang_flags", "arguments of a command line", engine="sglang"),
     "lmdeploy": Writer("sglang.lmdeploy_flags", "arguments of a command line", engine="lmdeploy"),
 }
+# Those whose program computes dynamic NTK for each length, as the rule does. Others have one length for all sequences.
+FOLLOWING_LENGTH: tuple[str, ...] = ("transformers", "transformers4", "mlx", "axolotl", "lmdeploy")
 # Programs for which nothing can be written, and why.
 REFUSED = {
     "ollama": "its options have no key for RoPE; a GGUF file that has the rule needs none, see "
