@@ -332,7 +332,7 @@ def _properties(it: "Explanation") -> list[tuple[str, str]]:
     others = it.rope._provenance.others(rows)
     rows |= _lengths(it)
     if it.context is not None and it.context not in (it.trained_length, it.extended_length):
-        rows["context"] = _tokens(it.context)
+        rows["context"] = f"{it.context:,} {unit_of(it.rope)}s"
     return [*rows.items(), *others]
 
 
@@ -393,25 +393,27 @@ def _axes(it: "Explanation") -> Table | str:
 def _angles(it: "Explanation") -> Sequence[str]:
     if not it.bands:
         return ()
-    trained, unseen = it.trained_length, it.unseen_from
+    trained, unseen, unit = it.trained_length, it.unseen_from, unit_of(it.rope)
     if trained is None:
         return [
             "The trained length is not known. State it with --trained-length, or in Python trained_length=, to see "
             "which angles training did not show."
         ]
     if not unseen:
-        return [f"Each rotated pair completes a turn within {trained:,} tokens. Training showed all its angles."]
+        return [f"Each rotated pair completes a turn within {trained:,} {unit}s. Training showed all its angles."]
     scaled = is_scaled(it.rope)
-    training = f"training with {trained:,} tokens alone" if scaled else "training"
+    training = f"training with {trained:,} {unit}s alone" if scaled else "training"
     first, last = min(unseen.values()), max(unseen.values())
     until = "" if first == last else f" for one of them, and {last:,} for the last"
     reached = sum(position < it.context for position in unseen.values()) if it.context else 0
+    within, begin = f"Within a context of {it.context:,} {unit}s", f"begin at position {first:,}{until}"
     return [
         *([with_scaling(it.rope, it.extended_length)] if scaled else []),
-        f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} tokens: {_ranges(unseen)}. "
+        f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} {unit}s: {_ranges(unseen)}. "
         f"{training.capitalize()} showed only a part of their angles.",
-        f"Angles that {training} did not show begin at position {first:,}{until}. Within a context of "
-        f"{it.context:,} tokens, {f'{reached} pairs have' if reached else 'no pair has'} such angles.",
+        f"Angles that {training} did not show {begin}. {within}, {reached} pairs have such angles."
+        if reached
+        else f"{within}, no pair has angles that {training} did not show. They {begin}.",
     ]
 
 

@@ -269,8 +269,8 @@ class Recommendation(NamedTuple):
     fine_tuning : str
         What the papers say about it.
     engines : tuple of str
-        The targets of `RotaryEmbedding.to_config` whose engines have the rule for the model type, or for the GGUF file,
-        by the newest sources that were read. Those that compute dynamic NTK for one length do not have it for a type.
+        The targets of `RotaryEmbedding.to_config` whose engines have the rule for the model type (dynamic NTK: for each
+        length), or for the GGUF file, by the newest sources that were read.
     model_type : str
         Empty if no config named it. Without a GGUF file, no engine is then known.
     """
@@ -337,14 +337,14 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
     found = it.recommendation
     choice = next(each for each in it.choices if each.rule == found.rule)
     scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"
-    cost = f"{found.changed} of {it.pairs} frequencies change too{scores}"
+    cost = f"{found.changed} of {it.pairs} frequencies change too{scores}" if found.changed else scores[2:]
     of_what = f"for {found.model_type}" if found.model_type else "for this GGUF file" if found.engines else ""
     engines = f"{of_what}: {', '.join(found.engines) or 'none whose source was read'}"
     usual = "vllm" if METHODS[found.rule].scaling.is_standard else "gguf"  # whose metadata may have any factors
     program = usual if usual in found.engines or not found.engines else found.engines[0]
     return [
         ("rule", f"{found.rule} ({choice.kept} of {it.pairs} pairs are kept, {choice.new_angles} get new angles)"),
-        ("short texts", cost if found.changed else f"no cost: up to {it.trained:,} tokens, nothing changes"),
+        ("short texts", cost or f"no cost: up to {it.trained:,} tokens, nothing changes"),
         ("fine-tuning", found.fine_tuning),
         ("engines", engines if of_what else "not known, because no config names the model type"),
         ("quality", f"try it at {it.to:,} tokens: no formula says how good it is"),
@@ -403,9 +403,10 @@ def _recommendation(rope: Embedding, choices: tuple[Choice, ...]) -> Recommendat
     present = [rule for rule in possible if METHODS[rule].scaling is type(rope.scaling)]
     rule = next(each for each in (*present, "yarn", *possible) if each in possible)
     found = possible[rule].rope
-    pairs = zip(_of_short_texts(rope), _of_short_texts(found))
+    one, other = _for_short_texts(rope), _for_short_texts(found)
+    pairs = zip(one._frequencies.sizes(), other._frequencies.sizes())
     changed = sum(abs(before - after) > 1e-9 * before for before, after in pairs)
-    factor = (found.attention_factor / rope.attention_factor) ** 2
+    factor = (other.attention_factor / one.attention_factor) ** 2
     model_type = rope._provenance.model_type
     by_engine = {each.engine: name for name, each in reversed(TARGETS.items()) if each.engine}.values()
     of_gguf = [name for name, each in TARGETS.items() if each.takes_architecture]
@@ -416,11 +417,9 @@ def _recommendation(rope: Embedding, choices: tuple[Choice, ...]) -> Recommendat
     return Recommendation(rule, changed, factor, METHODS[rule].fine_tuning, engines, model_type)
 
 
-def _of_short_texts(rope: Embedding) -> list[float]:
-    """The frequencies at lengths of training, where some rules have others."""
-    if hasattr(rope.scaling, "seq_len"):
-        rope = rope.replace(scaling=replace(rope.scaling, seq_len=None))
-    return rope._frequencies.sizes()
+def _for_short_texts(rope: Embedding) -> Embedding:
+    # Some rules have other frequencies and factors there.
+    return rope.replace(scaling=replace(rope.scaling, seq_len=None)) if hasattr(rope.scaling, "seq_len") else rope
 
 
 def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:

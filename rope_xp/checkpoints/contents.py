@@ -167,7 +167,11 @@ def _of_index(path: Path) -> Contents:
     here = [path.parent / name for name in files if (path.parent / name).is_file()]
     found = _of_shards(here, path)
     missing = len(files) - len(here)
-    warnings = (f"{missing} of the {len(files)} files that {path.name} names are missing.",) if missing else ()
+    lost = sum(name not in found.tensors for name in by_name)
+    if missing:
+        warnings = (f"{missing} of the {len(files)} files that {path.name} names are missing.",)
+    else:
+        warnings = (f"{lost} of the {len(by_name)} tensors that {path.name} names are in no file.",) if lost else ()
     names: dict[str, Tensor | None] = dict.fromkeys(by_name)
     return found._replace(path=path, tensors={**names, **found.tensors}, warnings=warnings, complete=True)
 

@@ -57,6 +57,10 @@ class Buffer(NamedTuple):
         lengths = len(self.inv_freq), len(expected)
         return None if lengths[0] == lengths[1] else min(lengths)
 
+    def differs(self, other: "Buffer") -> bool:
+        # By more than the error of either dtype.
+        return None not in (self.first_difference(other.inv_freq), other.first_difference(self.inv_freq))
+
     @property
     def base(self) -> float | None:
         """The base from which these frequencies follow, unscaled."""
@@ -195,20 +199,23 @@ def _buffer(contents: Contents, embedding: Embedding | None) -> tuple[Values, li
     }
     found = {name: _frequencies(tensor) for name, tensor in list(tensors.items())[:MAX_BUFFERS]}
     read = {name: each for name, each in found.items() if each is not None}
+    warnings = [f"{_shown(name)} is not a row of frequencies." for name in found if name not in read][:1]
     if not read:
         nothing: Values = dict.fromkeys(("inv_freq", "inv_freq_base", "inv_freq_agrees"))
-        return nothing, [], [f"{_shown(name)} is not a row of frequencies." for name in list(found)[:1]]
+        return nothing, [], warnings
     name, first = next(iter(read.items()))
-    pairs, base = len(first.inv_freq), _words_of(first.base)
+    pairs, base = len(first.inv_freq), _base_of(first)
     conclusions = [
         (f"inv_freq: {base}", f"{pairs} values of {_shown(name)}"),
         (f"rotated channels: {2 * pairs}", "2 for each value"),
     ]
-    other = next((name for name, each in read.items() if each.first_difference(first.inv_freq) is not None), None)
-    warnings, agrees = [] if other is None else [f"{_shown(name)} and {_shown(other)} differ."], None
+    other = next((other for other, each in read.items() if first.differs(each)), None)
+    warnings += [] if other is None else [f"{_shown(name)} and {_shown(other)} differ."]
+    agrees = None
     if embedding is not None:
         of_engines = " An engine that loads the buffer computes other angles."
-        warnings += _contradiction(_shown(name), first, contents.config_name, embedding, of_engines)
+        each_of = [(_shown(name), each, contents.config_name, embedding, of_engines) for name, each in read.items()]
+        warnings += next(filter(None, (_contradiction(*each) for each in each_of)), [])
         agrees = first.first_difference(embedding.inv_freq) is None
     known = {"inv_freq": first.inv_freq, "inv_freq_base": first.base, "inv_freq_agrees": agrees}
     return known, conclusions, warnings
@@ -246,8 +253,13 @@ def _frequencies(tensor: Tensor) -> Buffer | None:
     return Buffer(values, tensor.dtype)
 
 
-def _words_of(base: float | None) -> str:
-    return "no unscaled base" if base is None else f"the base {base:,.10g}"
+def _base_of(buffer: Buffer) -> str:
+    about = "about " if buffer.dtype in ("F16", "BF16") else ""  # many bases have the same frequencies there
+    return _words_of(buffer.base, about)
+
+
+def _words_of(base: float | None, about: str = "") -> str:
+    return "no unscaled base" if base is None else f"the base {about}{base:,.10g}"
 
 
 def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: Embedding, end: str) -> list[str]:
@@ -271,9 +283,9 @@ def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: Embed
         used = "this default, too"
     if name.endswith("rotary_emb.inv_freq"):
         end = f" transformers 5 ignores the buffer and uses {used}.{end}"
-    return [f"{name} has {_words_of(buffer.base)}. {config_name} {says}: {numbers}.{end}"]
+    return [f"{name} has {_base_of(buffer)}. {config_name} {says}: {numbers}.{end}"]
 
 
 def _shown(name: str) -> str:
-    """A name from a file, safe to print."""
+    # A file may have any characters in its names.
     return name if name.isprintable() and len(name) <= 100 else repr(name[:100])

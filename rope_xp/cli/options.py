@@ -99,7 +99,7 @@ CONFIG = options(
     click.option("--layer", type=int, help="The index of a layer, if layers differ."),
     click.option("--layer-type", help="The type of a layer, such as sliding_attention."),
     click.option("--part", help="A part of a composite config, such as vision."),
-    click.option("--seq-len", type=Length(), help="The length that frequencies are for, if they depend on it."),
+    click.option("--seq-len", type=Length(), help="The length of the sequence, if the frequencies depend on it."),
     click.option(
         "--layout",
         type=click.Choice([*LAYOUTS]),

@@ -42,7 +42,8 @@ def _frequencies(each: Behaviour, rope: Embedding) -> str:
         return f"those of {each.change}{way}"
     if rope.base is not None:
         how = "" if each.precision != "float32" else " in float32" if each.own_factors else " rounded to float32"
-        return f"those of base {number(rope.base)}{how}{way}"
+        rule = "" if how or rope.scaling is None else f" and {rope.scaling.describe()}"
+        return f"those of base {number(rope.base)}{rule}{how}{way}"
     sizes = np.abs(values)
     return f"{sizes.max():.6g} to {sizes.min():.6g} radians per token, given{way}"
 
@@ -61,6 +62,17 @@ def frequency_that_differs(one: Embedding, other: Embedding) -> tuple[str, str]:
         return "", ""
     at = np.unravel_index(np.abs(a - b).argmax(), a.shape)
     return f"; pair {at[-1]} has {float(a[at])}", f"; pair {at[-1]} has {float(b[at])}"
+
+
+def base_in_words(rope: Embedding, other: Embedding) -> str:
+    """The base; and that of the other value with the exponent over other channels, if that is the same."""
+    base, widths = number(rope.base), dict.fromkeys((rope.head_dim, other.rotary_dim))
+    for width in widths:
+        wanted = other.base and other.base ** (rope.rotary_dim / width)
+        if width > rope.rotary_dim and rope.base and wanted and isclose(rope.base, wanted, rel_tol=1e-6):
+            same = f"{number(other.base)} ** ({rope.rotary_dim} / {width})"
+            return f"{base} = {same}, as if the exponent were -2 j / {width}"
+    return base
 
 
 def _offset(each: Behaviour, rope: Embedding) -> str:

@@ -109,23 +109,30 @@ def _head_dim(a: Map, b: Map) -> int:
     return max(filter(None, (a.head_dim, b.head_dim)))
 
 
-def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int) -> float:
+def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int, directions: int) -> float:
     """The share of attention on other tokens with `b` than with `a`, from 0 to 1: the mean of all heads."""
-    # Each map rotates queries at position ``context - 1`` and keys. `scales` are multiples of the usual softmax scale.
+    # Of several directions of positions, that with the most. Each map rotates queries at position ``context - 1`` and
+    # keys. `scales` are multiples of the usual softmax scale.
     random = np.random.default_rng(SEED)
     head_dim = _head_dim(a, b)
     tokens = min(TOKENS, ceil(MAX_NUMBERS / head_dim))
     positions = np.unique(np.linspace(0, context - 1, min(tokens, context)).round().astype(int))
     q, k = (random.standard_normal((rows, head_dim)) for rows in (HEADS, len(positions)))
-    one, other = (_weights(each, scale, q, k, positions) for each, scale in zip((a, b), scales))
-    return float(np.abs(one - other).sum(axis=1).mean() / 2)
+    found = []
+    for row in range(directions):
+        one, other = (
+            _weights(each, row * len(each.step) // directions, scale, q, k, positions)
+            for each, scale in zip((a, b), scales)
+        )
+        found.append(float(np.abs(one - other).sum(axis=1).mean() / 2))
+    return max(found)
 
 
-def _weights(each: Map, scale: float, q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> np.ndarray:
+def _weights(each: Map, row: int, scale: float, q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> np.ndarray:
     # XPos makes keys as much shorter as it makes queries longer. Scores do not depend on its centre.
     each = each._replace(centre=int(positions[-1]))
     of_keys = each if each.growth is None else each._replace(growth=-each.growth)
-    rotated_q = each.rotated(q, np.full(len(q), positions[-1]))
-    scores = rotated_q @ of_keys.rotated(k, positions).T * scale / np.sqrt(q.shape[1])
+    rotated_q = each.rotated(q, np.full(len(q), positions[-1]), row)
+    scores = rotated_q @ of_keys.rotated(k, positions, row).T * scale / np.sqrt(q.shape[1])
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)

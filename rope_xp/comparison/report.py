@@ -52,7 +52,7 @@ class Comparison(Report):
         than the channels and the position of a row), "state" (a function keeps positions of an earlier call) or
         "unknown". If `same` is true, a cause that acts only at or beyond `context` is named, too.
     first_position : int or None
-        The first position below `context` at which a unit score changes by more than 1 %.
+        The first position below `context`, of those that were tried, at which a unit score changes by more than 1 %.
     scores_are_same : bool or None
         Whether no score changes if one of them rotates queries and keys in place of the other. None if unknown.
     largest_change : float or None
@@ -61,7 +61,7 @@ class Comparison(Report):
     attention_moved : float or None
         The share of attention that is on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`:
         of random queries at the last position, to 4,096 random keys at most, spread over the context, the mean of 32
-        heads, seed 0. None if the two are the same, or if it is unknown.
+        heads, seed 0; of several axes, along that with the most. None if the two are the same, or if it is unknown.
     context : int
         In tokens.
     tolerance : float
@@ -141,7 +141,8 @@ class Comparison(Report):
             if self.largest_change is None and self.scores_are_same is False:  # there was nothing to measure
                 return "The two differ: no array fits both."
             where = number(self.first_position)
-            return f"The two differ. At position {where}, scores first change by more than 1 %."
+            first = "first " if self.attention_moved is not None or self.differences else ""
+            return f"The two differ. At position {where}, scores {first}change by more than 1 %."
         if not self.comparable:
             return "The two could not be compared."
         if self.causes == ("softmax scale",):

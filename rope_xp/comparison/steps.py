@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from rope_xp.arrays import checks
-from rope_xp.comparison.causes import BY_CAUSE, OF_PRECISION, PROPERTIES, differ, explaining, frequency_that_differs
+from rope_xp.comparison.causes import (
+    BY_CAUSE,
+    OF_PRECISION,
+    PROPERTIES,
+    base_in_words,
+    differ,
+    explaining,
+    frequency_that_differs,
+)
 from rope_xp.comparison.describe import (
     Finding,
     Subject,
@@ -226,7 +234,7 @@ def _of_lengths(subject: Subject, other: Subject, context: int, is_bound: bool) 
     if not sequences.fit(context):
         others = f"at {context:,} tokens, its rule has others"
     elif is_bound and sequences.most == context:
-        others = "its rule has others for longer ones"
+        others = f"its rule has others for {'other lengths' if sequences.least else 'longer ones'}"
     elif not is_bound and Sequences() != sequences != of_other:
         others = "its rule has others for other lengths"
     else:
@@ -307,7 +315,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
         a, b = (each.map(directions) for each in measured)
     if not is_same:  # a function does not say which scale of the softmax goes with it
         scales = (_softmax_scale(one), _softmax_scale(other)) if are_values else (1.0, 1.0)
-        found["attention_moved"] = attention_moved(a, b, scales, context)
+        found["attention_moved"] = attention_moved(a, b, scales, context, 1 if directions is None else len(directions))
     found |= {"same": is_same, "scores_are_same": scores}
     # Of results in half precision, only the size of their differences is known.
     if not is_same or all(each.probe is None or each.probe.roundoff < COARSE for each in both):
@@ -368,6 +376,8 @@ def _advice(causes: Iterable[str], precisions: Iterable[str] = ()) -> tuple[str,
 
 def _difference(cause: str, one: Behaviour, other: Behaviour) -> Difference:
     a, b = (_text(cause, each) for each in (one, other))
+    if cause == "base" and one.rope is not None and other.rope is not None:
+        return Difference(cause, base_in_words(one.rope, other.rope), base_in_words(other.rope, one.rope))
     if a != b or cause not in ("frequencies", "scaling") or one.rope is None or other.rope is None:
         return Difference(cause, a, b)
     of_one, of_other = frequency_that_differs(one.rope, other.rope)

@@ -38,7 +38,7 @@ from rope_xp.configs.layers import (
     types_of,
 )
 from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
-from rope_xp.configs.readers.command_line import OF_LENGTHS, CommandLine, command_line
+from rope_xp.configs.readers.command_line import SERVING, CommandLine, command_line
 from rope_xp.configs.readers.formats import (
     GGUF,
     Format,
@@ -148,8 +148,8 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         return rope and with_provenance(rope, replace(rope._provenance, served=changed.served))
 
     rope = read_as(line, remarks)
-    names = {name for name, _ in line.flags}.difference(OF_LENGTHS)
-    others = line._replace(flags=tuple(each for each in line.flags if each[0] in OF_LENGTHS))
+    names = {name for name, _ in line.flags}.difference(SERVING)
+    others = line._replace(flags=tuple(each for each in line.flags if each[0] in SERVING))
     if names and _is_same(rope, lambda: read_as(others, [])):
         remarks.append(f"without {comma_separated(names)}, the embedding would be the same")
     if rope is None:

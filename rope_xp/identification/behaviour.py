@@ -184,9 +184,9 @@ def behaviour_of(rope: Embedding | None) -> Behaviour:
 
 
 def replaced(rope: Any, **arguments: object) -> Any:
-    """A value with other arguments; None if they do not fit together."""
+    """A value with other arguments; None if they do not fit together, or without a value."""
     try:
-        return rope.replace(**arguments)
+        return rope and rope.replace(**arguments)
     except ValueError:
         return None
 

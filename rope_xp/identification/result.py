@@ -87,16 +87,20 @@ class Identification(Report):
             return f"rotates {'heads' if self.axis == 'heads' else 'rows of the batch'} in place of positions"
         return "ignores positions" if self.positions_ignored else "keeps state" if self.stateful else ""
 
+    @property
+    def rope_in_words(self) -> str:
+        """The value and what is different, in words; empty without a value."""
+        different = [f"positions {'-' if self.offset < 0 else '+'} {abs(self.offset)}"] if self.offset else []
+        different += [] if self.precision in (None, "exact") else [phases_in_words(self.precision)]
+        such = f", with {' and '.join(different)}" if different else ""
+        return "" if self.rope is None else short_repr(self.rope) + such
+
     def sections(self) -> list[Section]:
         return [Section("", self._summary()), Section("", Table((), self._rows())), Section("Reasons", self.reasons)]
 
     def _summary(self) -> str:
         if self.rope is not None:
-            different = [f"positions {'-' if self.offset < 0 else '+'} {abs(self.offset)}"] if self.offset else []
-            different += [] if self.precision in (None, "exact") else [phases_in_words(self.precision)]
-            but = f", but it {self.flaw}" if self.flaw else ""
-            such = f", with {' and '.join(different)}" if different else ""
-            return f"The function is {short_repr(self.rope)}{such}{but}."
+            return f"The function is {self.rope_in_words}{f', but it {self.flaw}' if self.flaw else ''}."
         if self.is_rotation is None:
             return "The function cannot be identified."
         if self.is_rotation:

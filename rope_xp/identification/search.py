@@ -16,6 +16,7 @@ from rope_xp.identification.pairs import (
     Rotations,
     alone_in_words,
     channels_of,
+    places_of,
     powers,
     rotations_of,
     spread,
@@ -35,7 +36,6 @@ from rope_xp.identification.values import (
     value_of,
     with_axes,
 )
-from rope_xp.reports import short_repr
 from rope_xp.types import Embedding
 
 # Positions below it are tried, if nothing else is said.
@@ -133,8 +133,8 @@ class Search:
         if irregular:
             self.conclude(f"the result does not follow from the channels and the position alone: {irregular}")
         if unlike is not None or irregular:
-            known = "" if self.report.rope is None else f"other calls gave {short_repr(self.report.rope)}"
-            self.conclude(known, rope=None, confidence=0.0)
+            found = self.report.rope_in_words
+            self.conclude(found and f"other calls gave {found}", rope=None, confidence=0.0)
 
     def conclude(self, *reasons: str, **known: object) -> None:
         """Add reasons to the report, except empty ones, and set its fields."""
@@ -171,11 +171,13 @@ class Search:
         return Matrices(positions, values, max(self.probe.roundoff, roundoff_of(values)))
 
     def _linear_results(self, matrices: Matrices) -> np.ndarray:
-        # Another x must have the results that follow from the matrices.
-        x = _small_integers(len(matrices.positions), self.probe.head_dim)
-        y, louder = (self.probe(each, matrices.positions) for each in (x, LOUDER * x))
+        # Another x must have the results that follow from the matrices, in a call with as many rows.
+        x, times = _small_integers(len(matrices.positions), self.probe.head_dim), self.probe.head_dim
+        rows, positions = np.repeat(x, times, axis=0), np.repeat(matrices.positions, times)
+        y, louder = (self.probe(each, positions) for each in (rows, LOUDER * rows))
         if y is None or louder is None:
             raise Ended
+        y, louder = y[::times], louder[::times]
         close = noise(matrices.roundoff) * np.abs(y).max()
         if np.abs(louder / LOUDER - y).max() > close:
             times = f"{LOUDER} times x does not give {LOUDER} times the result"
@@ -319,7 +321,9 @@ class Search:
                 self.cause = "sections"
             rule = rule_in_any_order(measured)
             of_rule = "" if rule is None else f"; their frequencies are those of {rule.in_words()}, in some order"
-            raise Ended(f"no layout has these pairs{of_rule}")
+            has_layout = any(True for _ in places_of(measured.channels, measured.magnitude))
+            what = "no value has these frequencies along its axes" if has_layout else "no layout has these pairs"
+            raise Ended(f"{what}{of_rule}")
         if precision.name is None:
             raise Ended  # `_conclude_precision` has concluded why
         return value, precision

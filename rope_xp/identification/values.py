@@ -24,7 +24,7 @@ from rope_xp.identification.precision import (
     roundings_of_frequencies,
 )
 from rope_xp.identification.rules import Rule, Target, changed_rule_of, digits_of, rule_of, simplest, simplest_within
-from rope_xp.sections import ORDERS, Sections
+from rope_xp.sections import ORDERS, Column, Sections
 from rope_xp.types import Array, Embedding, Values
 
 # Numbers of scaling rules that act by their ratio to the original length.
@@ -99,7 +99,13 @@ def _precision_with(value: Value | None, measured: Measured) -> Precision:
     errors = measured.angles.frequencies.errors
     if value.rope.base is not None:  # a rule is as far from the frequencies as they are from angles, or exact
         errors = errors * (0.0 if measured.is_coarse else 2.0)
-    return measured.angles.precision_with(value.frequencies, errors)
+    precision = measured.angles.precision_with(value.frequencies, errors)
+    if precision.name in COARSE_BITS and measured.precision.is_finer_than(precision.name):  # only frequencies are
+        known = measured.angles.frequencies
+        for name, bits in COARSE_BITS.items():
+            if (np.abs(rounded_to(bits, value.frequencies) - known.values) <= known.errors).all():
+                return precision._replace(name=name)
+    return precision
 
 
 def differs_in_sections(near: Embedding, measured: Measured) -> bool:
@@ -204,7 +210,8 @@ def _changes_of(near: Embedding, options: Values, wanted: np.ndarray, reverse: b
         rows = frequencies_of(near)[:, 0]
         yield from ({"inv_freq": (sign * rows).tolist()} for sign in (1.0, -1.0))
         return
-    for sections in (near.sections, *_other_sections(near.sections)):
+    of_axes = () if near.sections is None else _sections_of(np.abs(wanted).argmax(axis=0).tolist(), near.axes)
+    for sections in dict.fromkeys((near.sections, *of_axes)):
         same = {"reverse": reverse, "sections": sections}
         yield same
         yield {**same, "scaling": None}
@@ -220,24 +227,30 @@ def _changes_of(near: Embedding, options: Values, wanted: np.ndarray, reverse: b
         for scaling in dict.fromkeys((near.scaling, None)):
             # The last pair gives the base with the least error. The second is one that rules leave as it is.
             for pair in (-1, 1) if width > 2 else ():
-                found = _base_with(scaling, width, float(fastest[pair]), pair)
+                column = Column(0, pair, width) if sections is None else sections.columns()[pair]
+                found = _base_with(scaling, column, float(fastest[pair]))
                 for base in _round_numbers_near(found, 5e-3) if found < 1e15 else ():
                     yield {**same, "scaling": scaling, "base": base}
 
 
-def _other_sections(sections: Sections | None) -> Iterator[Sections]:
-    for order in ORDERS if sections is not None else ():
-        with suppress(ValueError):  # these sizes do not fit this order
-            yield replace(sections, order=order)  # pyright: ignore[reportArgumentType]
+def _sections_of(axis_of_pair: list[int], axes: int) -> Iterator[Sections]:
+    """All sections in which each pair follows this position axis, the usual order of axes first."""
+    for order, axis_of_section in product(ORDERS, (None, *permutations(range(axes)))):
+        sizes = [axis_of_pair.count(axis) for axis in axis_of_section or range(axes)]
+        with suppress(ValueError):  # the sizes do not fit this order
+            sections = Sections(sizes, order, axis_of_section)
+            if sections.axis_of_pair == (*axis_of_pair,):
+                yield sections
 
 
-def _base_with(scaling: Scaling | None, width: int, wanted: float, pair: int) -> float:
+def _base_with(scaling: Scaling | None, column: Column, wanted: float) -> float:
     """The base with which a pair has a frequency."""
     rule = scaling or Scaling()
     low, high = 1e-6, log(1e15)  # YaRN needs a base above 1
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if rule.frequencies(exp(middle), width)[pair] > wanted else (low, middle)
+        found = rule.frequencies(exp(middle), column.width)[column.index]
+        low, high = (middle, high) if found > wanted else (low, middle)
     return exp(low)
 
 
@@ -262,8 +275,9 @@ def with_axes(value: Value, measured: Measured) -> RotaryEmbedding | None:
         errors = value.place.of_all_pairs(2 * measured.angles.frequencies.errors)  # those of the numbers
         of = measured.target(w, errors)
         allowed = errors + w * roundings_of_frequencies(w, errors, measured.is_coarse)[:2][-1]
-        for found in _with_sections(_with_base(rope, rows, of, axis_of_pair == 0), axis_of_pair.tolist()):
-            if (np.abs(np.asarray(found.inv_freq) - rows) <= allowed).all():
+        for sections in _sections_of(axis_of_pair.tolist(), len(rows)):
+            found = replaced(_with_base(rope, rows, of, axis_of_pair == 0), sections=sections)
+            if found is not None and (np.abs(np.asarray(found.inv_freq) - rows) <= allowed).all():
                 return found
     return value.rope.replace(**GIVEN, inv_freq=rows.tolist(), attention_factor=rope.attention_factor)
 
@@ -276,17 +290,6 @@ def _with_base(rope: Embedding, rows: np.ndarray, of: Target, own: np.ndarray) -
         return None
     reverse = bool((rows <= 0.0).all())
     return replaced(rope, inv_freq=None, base=rule.base, scaling=rule.scaling, reverse=reverse)
-
-
-def _with_sections(rope: Embedding | None, axis_of_pair: list[int]) -> Iterator[RotaryEmbedding]:
-    """The embedding with all sections that have as many pairs of each axis, the usual order of axes first."""
-    if rope is None:
-        return
-    axes = max(axis_of_pair) + 1
-    for order, axis_of_section in product(ORDERS, (None, *permutations(range(axes)))):
-        sizes = [axis_of_pair.count(axis) for axis in axis_of_section or range(axes)]
-        with suppress(ValueError):  # the sizes do not fit this order
-            yield rope.replace(sections=Sections(sizes, order, axis_of_section))
 
 
 def rule_in_any_order(measured: Measured) -> Rule | None:

@@ -19,6 +19,7 @@ from rope_xp import (
     LongRopeScaling,
     NTKScaling,
     RotaryEmbedding,
+    Sections,
     XPos,
     YarnScaling,
     assert_same,
@@ -498,3 +499,29 @@ def test_a_config_with_flags_is_compared_for_the_context_too(tmp_path):
     config = {**plain, "rope_scaling": dynamic}
     report = compare(plain, config, options={"flags": follows})
     assert report.causes == ("scaling",) and len(report.problems) == 1
+
+
+@pytest.mark.parametrize("order", ["axial", "chunked"])
+def test_several_position_axes(order):
+    """Which axis a pair follows and a base are found along each axis; attention moves where it moves most."""
+    rope = RotaryEmbedding(head_dim=32, layout="half", base=100.0, sections=Sections((8, 8), order))
+    for axes, base, causes in (
+        ((0, 1), 100.0, ()),
+        ((1, 0), 100.0, ("sections",)),
+        ((0, 1), 1e4, ("base",)),
+        ((1, 0), 1e4, ("base", "sections")),
+    ):
+        w = geometric(base, 32) if order == "chunked" else np.tile(geometric(base, 16), 2)
+
+        def fn(x, positions, w=w, axes=axes):
+            return turned(x, positions[np.repeat(axes, 8)].T * w)
+
+        report = compare(fn, rope, shape="seq dim", context=14)
+        assert {*report.causes} == {*causes} and report.same == (not causes), report.summary
+        if "sections" in causes:
+            swapped_axes = rope.replace(sections=Sections((8, 8), order, (1, 0)))
+            assert f"{order} (8, 8) of axes (1, 0)" in report.summary
+            moved = compare(swapped_axes, rope, context=14).attention_moved
+            assert moved > 0.05 and (causes != ("sections",) or abs(moved - report.attention_moved) < 1e-9)
+    every_other = compare(lambda x, p: turned(x, p[np.arange(16) % 2].T * geometric(100.0, 32)), rope, shape="seq dim")
+    assert "layout" not in every_other.summary.lower()

@@ -1,6 +1,7 @@
 """`extend`: sound parameters for each rule, never scaled twice, and the report of the rules to choose from."""
 
 import json
+from dataclasses import replace
 from itertools import product
 
 import engines
@@ -105,3 +106,17 @@ def test_a_scaling_that_stays_is_not_replaced(rule, rope):
         "stays the same": [True, False, False],
         "not seen the": [False, True, False],
     }
+
+
+def test_short_texts_change_in_their_scores_alone():
+    """YaRN may keep the frequency of each pair, and multiplies scores all the same."""
+    found = PLAIN.extend(2**23, trained_length=2**21)
+    assert found.recommendation.changed == 0 and found.recommendation.score_factor > 1.0
+    assert f"short texts  scores are multiplied by {found.recommendation.score_factor:.3g}" in str(found)
+    lengths = {"original_max_position_embeddings": TRAINED, "short_mscale": 1.1, "long_mscale": 1.5}
+    longrope = LongRopeScaling(short_factor=[1.0] * 32, long_factor=[2.0] * 32, **lengths)
+    factors = [
+        PLAIN.replace(scaling=replace(longrope, seq_len=length)).extend(TO).recommendation.score_factor
+        for length in (None, TO // 2)
+    ]
+    assert factors[0] == factors[1] == pytest.approx((RULES["yarn"].resolved_attention_factor / 1.1) ** 2)

@@ -258,3 +258,27 @@ def test_positions_beyond_the_length_that_an_engine_serves_are_not_compared():
         assert report.causes == causes and report.context == int(flags.rpartition(" ")[2])
     longer = from_config(dynamic, flags="llama-server -m x -c 16384", seq_len=16_384)
     assert longer.scaling is None and "writes nothing for dynamic NTK" in " ".join(longer._provenance.remarks)
+
+
+def test_lengths_of_llama_cpp_are_those_of_one_sequence():
+    """The server ends at the length of the file, which is compared with what each sequence has of the context."""
+    config = CONFIGS["llama-2-7b"] | {"max_position_embeddings": 4096}
+    for flags, served, ends in (
+        ("-c 4096", 4096, False),
+        ("-c 4097", 4097, True),
+        ("-c 16384 -np 4", 4096, False),
+        ("-c 16384 -np 3", 5632, True),
+        ("-c 16384 -np 4 -kvu", 16384, True),
+        ("-np 4", 1024, False),
+        ("-np 4 -kvu --rope-freq-base 1e4", None, False),
+    ):
+        found = from_config(config, flags=f"llama-server -m x {flags}")._provenance
+        assert (found.served, any("server ends at 4096" in each for each in found.remarks)) == (served, ends), flags
+    none = "llama-server -m x --rope-scaling none --yarn-ext-factor 1 --rope-scale 2"
+    assert np.allclose(from_config(config, flags=none).inv_freq, from_config(config).inv_freq, rtol=1e-15, atol=0.0)
+
+
+def test_lmdeploy_has_two_engines():
+    for flags, said in (("", True), (" --backend turbomind", True), (" --backend pytorch", False)):
+        found = from_config(LLAMA, flags=f"lmdeploy serve api_server x --session-len 99{flags}")
+        assert any("TurboMind" in each for each in found._provenance.remarks) == said

@@ -14,7 +14,7 @@ from errors import assert_all_raise, raising
 from formulas import geometric
 from functions import angles_of, rotary, rounded, turned
 
-from rope_xp import LongRopeScaling, RotaryEmbedding, identify
+from rope_xp import LinearScaling, LongRopeScaling, RotaryEmbedding, compare, identify
 
 WIDTH = 16
 FREQUENCIES = geometric(1e4, WIDTH)
@@ -348,3 +348,33 @@ def test_slow_pairs_that_hardly_turn_are_no_pairs_of_frequency_0():
     cos, sin = (BFLOAT16(each) for each in tables(np.arange(64)))
     found = identify(lambda x, p: BFLOAT16(applied(x, cos[p], sin[p])), WIDTH)
     assert found.rope == ROPE and found.longest == 63 and 0.0 < found.confidence < 1.0
+
+
+@pytest.mark.parametrize("dim, base, factor", [(16, 1e4, 4.0), (32, 5e5, 8.0), (64, 1e4, 4.0), (64, 1e6, 1.5)])
+def test_frequencies_of_bfloat16_are_seen_through_results_of_bfloat16(dim, base, factor):
+    """As of a module that is cast to bfloat16: its frequencies are rounded, and positions are not."""
+    w = (geometric(base, dim) / factor).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    def fn(x, positions):
+        angle = positions[:, None].astype(np.float32) * w
+        cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
+        one, other = np.split(x, 2, axis=-1)
+        return np.concatenate((one * cos - other * sin, other * cos + one * sin), axis=-1)
+
+    like = np.zeros(1, ml_dtypes.bfloat16)
+    assert identify(fn, dim, shape="seq dim", like=like).precision == "bfloat16"
+    rope = RotaryEmbedding(head_dim=dim, layout="half", base=base, scaling=LinearScaling(factor=factor))
+    report = compare(fn, rope, context=8192, shape="seq dim", like=like)
+    assert report.causes == ("phase precision",) and "bfloat16" in report.advice[0]
+
+
+def test_frequencies_that_follow_from_the_number_of_tokens():
+    """That calls differ is said of calls, and with the value of the others."""
+    base = "does not follow from the channels and the position alone"
+    offset = "Other calls gave RotaryEmbedding(head_dim=16, layout='half', base=10000.0), with positions + 1."
+    for words, function in (
+        (base, lambda x, p: turned(x, p[:, None] * geometric(1e4 if len(x) <= 40 else 2e4, 16))),
+        (offset, lambda x, p: turned(x, (p[:, None] + (len(p) > 1)) * FREQUENCIES)),
+    ):
+        found = identify(function, WIDTH, shape="seq dim")
+        assert found.is_rotation and found.rope is None and words in " ".join(found.reasons)

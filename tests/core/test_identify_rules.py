@@ -395,6 +395,7 @@ def test_the_base_of_dynamic_ntk_is_its_changed_base():
 PLAIN = RotaryEmbedding(head_dim=16, layout="half", base=1e4)
 GIVEN, HALF = RotaryEmbedding(head_dim=16, layout="half", inv_freq=PLAIN.inv_freq), PLAIN.replace(rotary_dim=8)
 WIDE, CUT = geometric(1e4, 16), "width (a: {} of 16 channels; b: 16 of 16 channels)"
+AS_IF = "as if the exponent were -2 j / 16"
 # Frequencies and the factor of a function, a value, and what compare says that the function changes of it.
 CHANGES = [
     *(
@@ -412,12 +413,12 @@ CHANGES = [
         "(a: 1 to 0.000316228 radians per token, given, reversed; b: 1 to 0.000316228 radians per token, given).",
     ),
     *(
-        (WIDE[: n // 2], 1.0, PLAIN, f"{CUT.format(n)}; base (a: {base:,}; b: 10,000).")
-        for n, base in ((8, 100), (12, 1000))
+        (WIDE[: n // 2], 1.0, PLAIN, f"{CUT.format(n)}; base (a: {base} = 10,000 ** ({n} / 16), {AS_IF}; b: 10,000).")
+        for n, base in ((8, "100"), (12, "1,000"))
     ),
     ([2.0], 1.0, PLAIN, f"2 to 2 radians per token, given; b: those of base 10,000); {CUT.format(2)}."),
     (WIDE, 1.0, HALF, "cause: width (a: 16 of 16 channels; b: 8 of 16 channels)."),
-    (WIDE[:4], 1.0, HALF, "cause: base (a: 100; b: 10,000)."),
+    (WIDE[:4], 1.0, HALF, f"cause: base (a: 100 = 10,000 ** (8 / 16), {AS_IF}; b: 10,000)."),
     *((WIDE, n, PLAIN.replace(attention_factor=1.25), f"factor (a: {n:g}; b: 1.25).") for n in (1.0, 1.1386, 1.5625)),
 ]
 

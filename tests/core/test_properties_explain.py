@@ -113,10 +113,10 @@ def test_bands_and_lengths_are_those_of_the_formulas(value, context):
     if not first:
         assert f"Each rotated pair completes a turn within {trained:,} tokens." in text
     else:
-        said = f"{reached} pairs have" if reached else "no pair has"
         assert f"{len(first)} of {len(freqs)} pairs complete no turn within {trained:,} tokens" in text
-        assert f"Within a context of {context:,} tokens, {said} such angles." in text
-        assert f"did not show begin at position {min(report.unseen_from.values()):,}" in text
+        within, start = f"Within a context of {context:,} tokens", min(report.unseen_from.values())
+        assert f"{within}, {f'{reached} pairs have such' if reached else 'no pair has'} angles" in text
+        assert f"did not show {'' if reached else '. They '}begin at position {start:,}".replace(" .", ".") in text
 
 
 def extent(numbers):

@@ -96,8 +96,8 @@ def _text(name: str, text: str) -> str:
 LENGTHS = ("--max-model-len", "--context-length", "--session-len", "-c", "--ctx-size")
 # Of llama.cpp: how many sequences divide it, and, without a value, that all share it.
 SLOTS, SWITCHES = ("-np", "--parallel"), ("-kvu", "--kv-unified")
-# What says which lengths are served. It is expected to change nothing, but for the list of LongRoPE.
-OF_LENGTHS = (*LENGTHS, *SLOTS, *SWITCHES)
+# What says which lengths are served, and by which code. It is expected to change nothing, but for LongRoPE's list.
+SERVING = (*LENGTHS, *SLOTS, *SWITCHES, "--backend")
 PROGRAMS = {
     "vllm": Program(
         "vLLM 0.33",
@@ -125,7 +125,7 @@ PROGRAMS = {
     "lmdeploy": Program(
         "lmdeploy 0.18",
         r"(.*/)?lmdeploy(\.\S*)?",
-        {"--hf-overrides": _object, "--session-len": _whole, "--rope-scaling-factor": _number},
+        {"--hf-overrides": _object, "--session-len": _whole, "--rope-scaling-factor": _number, "--backend": _text},
         "--cache-max-entry-count --cache-block-seq-len --dllm-block-length --max-log-len --calib-seqlen --search-scale",
     ),
     "llama.cpp": Program(

@@ -11,7 +11,7 @@ from typing import Any
 from rope_xp.arrays import checks
 from rope_xp.configs import engines
 from rope_xp.configs.keys import comma_separated
-from rope_xp.configs.readers.command_line import SWITCHES, Changed, CommandLine
+from rope_xp.configs.readers.command_line import SLOTS, SWITCHES, Changed, CommandLine
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
@@ -52,7 +52,7 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
         gguf.KIND: _kind(line, before[gguf.KIND]),
         gguf.ORIGINAL: line.last("--yarn-orig-ctx") or before[gguf.ORIGINAL],
     }
-    if changed[gguf.KIND] == "none":
+    if (line.last("--rope-scaling") or before[gguf.KIND]) == "none":  # also beside --yarn-ext-factor
         changed[gguf.FACTOR] = 1.0
     differing = [key for key in (gguf.BASE, gguf.FACTOR) if changed[key] != before[key]]
     differing += [gguf.KIND] if (changed[gguf.KIND] == "yarn") != (before[gguf.KIND] == "yarn") else []
@@ -84,15 +84,16 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
     if is_yarn and changed[gguf.FACTOR] != before[gguf.FACTOR]:
         longest, reason = changed[gguf.ORIGINAL] or length, "the original length times the factor"
         longest = int(longest * changed[gguf.FACTOR]) if checks.is_int(longest) else None
-    if context is not None and checks.is_int(longest) and context > longest:
-        remarks.append(f"llama.cpp's server ends at {longest} tokens, whatever -c is: {reason}")
-    served, sequences = context or length, line.last("-np", "--parallel") or 1
-    if isinstance(served, int) and sequences > 1 and not line.last(*SWITCHES):
+    served, sequences = context or length, 1 if line.last(*SWITCHES) else line.last(*SLOTS) or 1
+    if isinstance(served, int) and sequences > 1:
         # `llama_context` divides the context among sequences, in multiples of 256.
         served = (served + -served % 256) // sequences
         served += -served % 256
+    if context and isinstance(served, int) and isinstance(longest, int) and served > longest:
+        remarks.append(f"llama.cpp's server ends at {longest} tokens, whatever -c is: {reason}")
     of_longrope = served if found.get(gguf.LONG) else None
-    return Changed({**found, BETAS_OF_FLAGS: betas}, of_longrope, served if context else None, remarks)
+    is_stated = context or sequences > 1
+    return Changed({**found, BETAS_OF_FLAGS: betas}, of_longrope, served if is_stated else None, remarks)
 
 
 def _factor(line: CommandLine, stated: object) -> Any:

@@ -232,6 +232,10 @@ def _of_sglang(part: Part) -> None:
 
 
 def _of_lmdeploy(part: Part) -> None:
+    if part.line.last("--backend") != "pytorch":
+        default = "lmdeploy uses TurboMind for models that it has, which was not run"
+        part.remarks.append(f"{part.line.name} is read with its PyTorch engine: without --backend pytorch, {default}")
+
     def read(block: Config) -> Values:
         return {key: value for key, value in _without_rule(block).items() if key not in MULTIPLIERS}
 

@@ -118,7 +118,8 @@ def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
     block = {"rope_type": name, "rope_theta": base, **several, **keys}
     _require_read(rope, table, known, block, name)
     length = [] if options.length is None else ["--session-len", str(options.length)]  # it scales nothing
-    return [*length, "--hf-overrides", json.dumps(_overrides(rope, known, block, outside))]
+    overrides = json.dumps(_overrides(rope, known, block, outside))
+    return [*length, "--hf-overrides", overrides, "--backend", "pytorch"]
 
 
 def _lmdeploy_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values, Values]:

@@ -35,7 +35,10 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
             f"{rope._provenance.model_type!r}; got one embedding: rope-xp convert FILE --to vllm writes all of them"
         )
     require_layers(rope, "vllm", "all")  # one block for all layers, unlike the nested ones of `flags_of_types`
-    return _flags(_keys(rope, table, reading), reading.path, options.length)
+    flags = _flags(_keys(rope, table, reading), reading.path, options.length)
+    if options.length is None and isinstance(rope.scaling, LongRopeScaling) and rope.scaling.is_long:
+        return [*flags, "--max-model-len", str(rope.scaling.seq_len)]  # which chooses the list
+    return flags
 
 
 def flags_of_types(ropes: Mapping[str, Embedding], options: Options) -> list[str]:
