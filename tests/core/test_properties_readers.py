@@ -132,6 +132,8 @@ def test_arguments_of_llama_cpp(flags, kind, is_yarn_in_file, mix, attention):
     rope = from_config(file, flags=["llama-server", *arguments, *more])
     metadata = engines.with_flags("qwen2", file, arguments)
     metadata["qwen2.rope.scaling.type"] = effective
+    if given_kind == "none":  # also with --yarn-ext-factor 1: src/llama-context.cpp
+        metadata["qwen2.rope.scaling.factor"] = 1.0
     metadata.setdefault("qwen2.rope.scaling.original_context_length", 4096)
     assert_is(rope, engines.ggml(metadata, (1, 0, 0, 0)))
     assert ("--yarn-attn-factor 0.5 changes nothing" in words(rope)) == (attention == 0.5)
