@@ -216,7 +216,7 @@ def _buffer(contents: Contents, embedding: Embedding | None) -> tuple[Values, li
         of_engines = " An engine that loads the buffer computes other angles."
         each_of = [(_shown(name), each, contents.config_name, embedding, of_engines) for name, each in read.items()]
         warnings += next(filter(None, (_contradiction(*each) for each in each_of)), [])
-        agrees = first.first_difference(embedding.inv_freq) is None
+        agrees = all(each.first_difference(embedding.inv_freq) is None for each in read.values())
     known = {"inv_freq": first.inv_freq, "inv_freq_base": first.base, "inv_freq_agrees": agrees}
     return known, conclusions, warnings
 
