@@ -49,7 +49,7 @@ def computes(config, rope):
     return bool(lmdeploy.CALLS) and equal(lmdeploy.CALLS[-1][1], rope)
 
 
-SERVER = Server("lmdeploy", "--hf-overrides", "attention_factor", lmdeploy, computes)
+SERVER = Server("lmdeploy", "--hf-overrides", "attention_factor", lmdeploy, computes, ["--backend", "pytorch"])
 
 
 def test_the_table_is_of_this_version():

@@ -4,7 +4,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -106,6 +106,8 @@ class Server:
         Of `benchmarks/engine_tables`, loaded.
     computes : function
         Whether all rotary embeddings that the engine makes of a config are an embedding: ``(config, rope)``.
+    others : list of str
+        The arguments after the overrides.
     """
 
     target: str
@@ -113,6 +115,7 @@ class Server:
     multiplier: str
     engine: ModuleType
     computes: Callable
+    others: list[str] = field(default_factory=list)
 
     def __post_init__(self):
         self.small = _switches.configs(self.engine)  # by model type, before any model is built
@@ -126,7 +129,7 @@ class Server:
             except ValueError as error:
                 assert str(error).startswith("RotaryEmbedding.to_config: ") and len(str(error)) < 600
                 return None
-        assert flags[0] == self.flag and len(flags) == 2
+        assert flags[0] == self.flag and flags[2:] == self.others
         return json.loads(flags[1])
 
     def overridden(self, config, overrides):
