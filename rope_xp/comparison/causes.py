@@ -66,13 +66,12 @@ def frequency_that_differs(one: Embedding, other: Embedding) -> tuple[str, str]:
 
 def base_in_words(rope: Embedding, other: Embedding) -> str:
     """The base; and that of the other value with the exponent over other channels, if that is the same."""
-    base, widths = number(rope.base), dict.fromkeys((rope.head_dim, other.rotary_dim))
-    for width in widths:
+    for width in (rope.head_dim, other.rotary_dim):
         wanted = other.base and other.base ** (rope.rotary_dim / width)
         if width > rope.rotary_dim and rope.base and wanted and isclose(rope.base, wanted, rel_tol=1e-6):
             same = f"{number(other.base)} ** ({rope.rotary_dim} / {width})"
-            return f"{base} = {same}, as if the exponent were -2 j / {width}"
-    return base
+            return f"{number(rope.base)} = {same}, as if the exponent were -2 j / {width}"
+    return number(rope.base)
 
 
 def _offset(each: Behaviour, rope: Embedding) -> str:

@@ -172,12 +172,12 @@ class Search:
 
     def _linear_results(self, matrices: Matrices) -> np.ndarray:
         # Another x must have the results that follow from the matrices, in a call with as many rows.
-        x, times = _small_integers(len(matrices.positions), self.probe.head_dim), self.probe.head_dim
-        rows, positions = np.repeat(x, times, axis=0), np.repeat(matrices.positions, times)
+        x, width = _small_integers(len(matrices.positions), self.probe.head_dim), self.probe.head_dim
+        rows, positions = np.repeat(x, width, axis=0), np.repeat(matrices.positions, width)
         y, louder = (self.probe(each, positions) for each in (rows, LOUDER * rows))
         if y is None or louder is None:
             raise Ended
-        y, louder = y[::times], louder[::times]
+        y, louder = y[::width], louder[::width]
         close = noise(matrices.roundoff) * np.abs(y).max()
         if np.abs(louder / LOUDER - y).max() > close:
             times = f"{LOUDER} times x does not give {LOUDER} times the result"
