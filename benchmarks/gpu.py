@@ -62,8 +62,9 @@ NOTES = (
     "Medians of times on the device in µs, by CUDA events, with cold caches; those of JAX are shortest times of calls "
     "that wait for the device. clone and copy: q and k copied to new memory, and to existing memory. Shares: the "
     "bandwidth that the rotation reaches, as a share of clone's (in place: of copy's). In 16 bits, transformers and "
-    "flash-attn compute in that dtype; all others compute in float32 and round once. With the backward pass, and for "
-    "JAX, Python takes longer than the device, so those times are of the host. Width 128, 32 heads of q and 8 of k: "
+    "flash-attn compute in that dtype; all others compute in float32 and round once. Forward and backward passes are "
+    "replayed as a CUDA graph, since Python takes longer than the device; so it does for JAX, where times are of the "
+    "host. Width 128, 32 heads of q and 8 of k: "
     "prefill is one sequence of 2,048 tokens, long one of 8,192, decode one token of each of 8 sequences. tables: "
     "given; rows: of given tables, selected by positions; positions: alone."
 )
@@ -111,6 +112,21 @@ class Device:
         run()
         stop.record()
         return start, stop
+
+    def captured(self, run):
+        """The replay of a call as a CUDA graph, which takes the time of the device alone. Dry, the call itself."""
+        if self.dry:
+            return run
+        cuda = self.torch.cuda
+        own, graph = cuda.Stream(), cuda.CUDAGraph()
+        own.wait_stream(cuda.current_stream())
+        with cuda.stream(own):  # the first calls compile, and the backward pass needs a stream of its own
+            for _ in range(3):
+                run()
+        cuda.current_stream().wait_stream(own)
+        with cuda.graph(graph):
+            run()
+        return graph.replay
 
     def wall(self, run):
         """The time of a call in µs when many follow each other: the shortest of three means."""
@@ -233,6 +249,8 @@ def measure(backend, device, bench, quick):
             backend.functions.compiler.reset()
         arrays = case.draw()
         runs = backend.references(arrays) | dict(bench.calls(case, arrays))
+        if case.backward and backend.name != "jax":  # Python takes longer than the device
+            runs = {one: device.captured(run) for one, run in runs.items()}
         us = shortest(case.workload, runs) if backend.name == "jax" else device.medians(runs)
         row = {"backend": backend.name, "workload": name, "given": case.workload.given, **case.labels, "us": us}
         moved = 2e-3 * sum(x.nbytes for x in arrays[:2])  # read and written, in KB
@@ -257,11 +275,8 @@ def overheads(device, backend):
                 run()
                 row = {"overhead": f"{one.name}, {given}{', forward and backward' * backward}"}
                 row["call"] = device.wall(run)
-                if not device.dry and not backward:
-                    graph = device.torch.cuda.CUDAGraph()
-                    with device.torch.cuda.graph(graph):
-                        run()
-                    row["graph"] = device.wall(graph.replay)
+                if not device.dry:
+                    row["graph"] = device.wall(device.captured(run))
                 if one.name == OURS and not backward:
                     start, triton._start = triton._start, lambda *arguments: None
                     try:

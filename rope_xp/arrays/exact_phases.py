@@ -18,6 +18,8 @@ LIMIT = 2.0**16
 # floor(2**256 / (2 pi)). For frequencies below LIMIT its error is less than 2**-239 revolutions; 96 bits are kept.
 _PER_RADIAN = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E4107F9458EAF7AEF158
 _PER_RADIAN_BITS = 256
+# Of frequencies in base 256, the most digits after the point that are read.
+_DIGITS = 15
 
 # Taylor coefficients of sin(pi/2 u) / u and cos(pi/2 u) in powers of u**2, by width of phase. For |u| <= 1/2 the first
 # omitted term is below 2e-9 at 32 bits and below 2e-18 at 64 bits.
@@ -313,10 +315,10 @@ def _revolutions_of_array(inv_freq: Any, bits: int) -> Revolutions:
     integer = xp.int32 if bits == 32 else xp.int64
     # `_phase_and_rest` makes the results of all other frequencies NaN.
     inv_freq = xp.where(xp.abs(inv_freq) < LIMIT, inv_freq, xp.zeros_like(inv_freq))
-    count = 11 if bits == 32 else 15  # bytes after the point: those of the words, and three more for the carry
+    count = 11 if bits == 32 else _DIGITS  # bytes after the point: those of the words, and three more for the carry
     digits = _base_256_digits(inv_freq, count)
-    matrix = libraries.from_numbers(_per_radian_matrix(count), like=inv_freq, dtype=xp.int32)
-    products = xp.sum(digits[..., None] * matrix[None, :, :], axis=-2)
+    matrix = libraries.constant(_per_radian_matrix, _per_radian_matrix(), like=inv_freq, dtype=xp.int32)
+    products = xp.sum(digits[..., None] * matrix[None, : count + 1, : count + 2], axis=-2)
     products = libraries.astype(products, xp.int32)  # not every library can sum to a given dtype
     # The sign is applied before the carry, so that negative frequencies become two's complement.
     products = xp.where(inv_freq[..., None] < 0.0, -products, products)
@@ -337,17 +339,17 @@ def _revolutions_of_array(inv_freq: Any, bits: int) -> Revolutions:
 def _base_256_digits(inv_freq: Any, count: int) -> Any:
     """Base-256 digits of absolute frequencies in radians. The first digit is the coefficient of 256."""
     xp = libraries.namespace(inv_freq)
-    scales = tuple(256.0**place for place in range(-1, count))
-    scales = libraries.from_numbers(scales, like=inv_freq, dtype=inv_freq.dtype)
-    scaled = xp.abs(inv_freq)[..., None] * scales[None, :]
+    scales = tuple(256.0**place for place in range(-1, _DIGITS))
+    scales = libraries.constant(_base_256_digits, scales, like=inv_freq, dtype=inv_freq.dtype)
+    scaled = xp.abs(inv_freq)[..., None] * scales[None, : count + 1]
     return libraries.astype(xp.floor(scaled) - 256.0 * xp.floor(scaled * 2.0**-8), xp.int32)
 
 
 @libraries.host_constant
-def _per_radian_matrix(count: int) -> tuple[tuple[int, ...], ...]:
+def _per_radian_matrix() -> tuple[tuple[int, ...], ...]:
     """The matrix that multiplies base-256 digits by 1 / (2 pi): row r holds its bytes, shifted r bytes to the right."""
-    per_radian = (_PER_RADIAN >> (_PER_RADIAN_BITS - 8 * (count + 1))).to_bytes(count + 1, "big")
-    return tuple((0,) * (row + 1) + tuple(per_radian[: count + 1 - row]) for row in range(count + 1))
+    per_radian = _PER_RADIAN.to_bytes(_PER_RADIAN_BITS // 8, "big")
+    return tuple((0,) * (row + 1) + tuple(per_radian[: _DIGITS + 1 - row]) for row in range(_DIGITS + 1))
 
 
 def _join(digits: list[Any]) -> Any:

@@ -1,7 +1,8 @@
 """Given tables in the library, device and dtype that a rotation needs; the factors of tables (attention, `XPos`)."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from rope_xp.arrays import checks, libraries
 from rope_xp.arrays.exact_phases import Frequencies, difference
@@ -10,7 +11,8 @@ from rope_xp.frequencies import Scaling, XPos
 from rope_xp.types import Array
 
 
-class TableScale(NamedTuple):
+@dataclass(frozen=True)
+class TableScale:
     """The factors of tables. `rates` are those of `XPos.rates`, and are empty without `xpos`."""
 
     attention_factor: float
@@ -29,7 +31,7 @@ class TableScale(NamedTuple):
     def over(self, tokens: Any, sign: int, like: Any) -> Any:
         """The scale of each pair at a distance of `tokens`: of a query with sign 1, of a key with sign -1."""
         tokens = libraries.astype(tokens, like.dtype)[..., None]
-        rates = libraries.from_numbers(self.rates, like=like, dtype=like.dtype)
+        rates = libraries.constant(self, self.rates, like=like, dtype=like.dtype)
         rates = libraries.with_axes(libraries.namespace(rates), rates, (*[1] * (tokens.ndim - 1), *rates.shape))
         return libraries.namespace(like).exp(sign * tokens * rates)
 

@@ -145,7 +145,7 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
         return _packed(boundaries, total)
     sizes = checks.positions("lengths", lengths, like=like, real=False)
     _require_no_negative(libraries.numbers_at_hand(sizes) or ())
-    start = libraries.from_numbers((0,), like=sizes, dtype=sizes.dtype)
+    start = libraries.filled(0, 1, like=sizes, dtype=sizes.dtype)
     boundaries = libraries.namespace(sizes).concat([start, libraries.cumulative_sum(sizes)])
     if (ends := libraries.numbers_at_hand(boundaries)) is not None:
         _require_rising("lengths", ends)

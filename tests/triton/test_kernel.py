@@ -23,7 +23,7 @@ from torch.autograd import forward_ad
 from transforms import TRANSFORMS
 
 from rope_xp import RotaryEmbedding, XPos, sinusoidal_pos_embedding
-from rope_xp.arrays import exact_phases
+from rope_xp.arrays import exact_phases, libraries
 from rope_xp.kernels import angles, reference, triton_kernel
 from rope_xp.kernels import triton as kernel
 from rope_xp.kernels.reference import Rotation
@@ -429,7 +429,7 @@ COMPILES = """
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from rope_xp.arrays import exact_phases
+    from rope_xp.arrays import exact_phases, libraries
     from rope_xp.kernels import triton as kernel
     from rope_xp.kernels import triton_kernel
     from rope_xp.kernels.reference import Rotation
@@ -569,6 +569,43 @@ def test_a_replayed_graph_outlives_frequencies_that_are_forgotten():
     graph.replay()
     assert_same(encoded, truth, 0)
     assert len(others) == 256
+
+
+@pytest.mark.parametrize("by", ["triton", "reference"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"phase": "float32"},
+        {"xpos": XPos()},
+        {"base": None, "inv_freq": torch.rand(5, device=DEVICE)},
+        {"base": None, "inv_freq": torch.rand(5, device=DEVICE, dtype=torch.float64)},
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_no_later_call_copies_from_the_host(options, by, monkeypatch):
+    """On a GPU, any wait is an error too."""
+    monkeypatch.setattr(libraries, "_WITHOUT_COPIES", ())  # what a GPU keeps
+    rope, (q, k), where = ROPE.replace(kernel=by, **options), qk(), arange(5)
+    role = "key" if "xpos" in options else None  # the tables of xpos serve one role, and are not given to a call
+
+    def calls():
+        sincos = rope.sincos(where, role=role)
+        if role is None:
+            rope(q, k, sincos=sincos, seq_dim=1)
+            rope(q, k, sincos=sincos, positions=where, seq_dim=1)
+            rope.rotate_inplace(q.clone(), sincos=sincos, seq_dim=1)
+        rotated = *rope(q, k, seq_dim=1), *rope(q, k, positions=where + 0.5, seq_dim=1)
+        return *rotated, rope.shift(k, 3, seq_dim=1)
+
+    truth = calls()
+    monkeypatch.setattr(libraries, "from_numbers", None)
+    torch.cuda.set_sync_debug_mode("error") if ON_GPU else None
+    try:
+        found = calls()
+    finally:
+        torch.cuda.set_sync_debug_mode("default") if ON_GPU else None
+    assert_same(found, truth, 0)
 
 
 @pytest.mark.skipif(not ON_GPU, reason="Triton compiles for the alignment of a GPU's memory")
