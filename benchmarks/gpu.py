@@ -28,13 +28,14 @@ import common
 import numpy as np
 from common import LAYOUTS, is_installed
 from speed import Bench, shortest
-from speed_candidates import CANDIDATES, GPTJ, HALF, IN_PLACE, LLAMA, META, OURS, candidate, on_both, rope_of
+from speed_candidates import CANDIDATES, GPTJ, HALF, IN_PLACE, LLAMA, META, OURS, candidate, on_both, ours, rope_of
 from speed_cases import HEADS_FIRST, SEQ_FIRST, WORKLOADS, Case, Jax, Torch
 
 ROOT = Path(__file__).resolve().parents[1]
 BOTH = ("float32", "bfloat16")
 LOADS = {name: replace(WORKLOADS[name], dtypes=BOTH, trained=BOTH) for name in ("prefill", "long", "decode")}
 GIVEN = ("tables", "rows", "positions")
+OPERATOR = f"{OURS}, operator"
 # What is tested: the module that this needs, and the arguments of pytest. With --dry, a few tests of the kernel.
 TESTS = {
     "the kernel": ("torch", ["--xp=triton", "tests/triton"]),
@@ -66,7 +67,8 @@ NOTES = (
     "replayed as a CUDA graph, since Python takes longer than the device; so it does for JAX, where times are of the "
     "host. Width 128, 32 heads of q and 8 of k: "
     "prefill is one sequence of 2,048 tokens, long one of 8,192, decode one token of each of 8 sequences. tables: "
-    "given; rows: of given tables, selected by positions; positions: alone."
+    'given; rows: of given tables, selected by positions; positions: alone. operator: compiled with kernel="triton", '
+    "which the compiler fuses with nothing."
 )
 DRY_NOTE = "A dry run on the CPU in Triton's interpreter: figures have no meaning. "
 
@@ -126,7 +128,12 @@ class Device:
         cuda.current_stream().wait_stream(own)
         with cuda.graph(graph):
             run()
-        return graph.replay
+
+        def replay():
+            graph.replay()
+
+        replay.reads = run  # the graph has only the addresses of the arrays that this holds
+        return replay
 
     def wall(self, run):
         """The time of a call in µs when many follow each other: the shortest of three means."""
@@ -178,6 +185,11 @@ def by_triton(make, case):
     return make(case, kernel="triton" if case.backend.name == "torch" else "fastest")
 
 
+def by_operator(case):
+    """Ours compiled, as one operator of the graph, which the compiler fuses with nothing."""
+    return ours(case, kernel="triton")
+
+
 def by_rows(case, inplace=False):
     """Ours by rows of a table that positions select."""
     rope, array, options = rope_of(layout=case.layout, kernel="triton"), case.backend.array, {"seq_dim": case.seq_dim}
@@ -215,9 +227,11 @@ def is_importable(module):
 
 def register_others(dry):
     candidate(OURS, "torch", given=("rows",))(by_rows)
+    candidate(OPERATOR, "torch", compiles=True, is_eager=False)(by_operator)
     candidate(IN_PLACE, "torch", given=("rows",), in_place=True)(partial(by_rows, inplace=True))
     if not dry and is_importable("liger_kernel.transformers.rope"):
-        candidate("Liger", "torch", layouts=HALF, orders=HEADS_FIRST, is_trained=False)(liger)
+        # It writes in place where q and k, sequence first, are contiguous, and elsewhere makes such copies of them.
+        candidate("Liger", "torch", layouts=HALF, orders=HEADS_FIRST, in_place=True)(liger)
     if not dry and is_importable("flash_attn.layers.rotary"):
         candidate("flash-attn", "torch", orders=SEQ_FIRST)(flash_attn)
 
@@ -304,8 +318,10 @@ def tables(tests, launches, rows, first):
     counts = [[row["tests"], *(str(row.get(kind, 0)) for kind in ("passed", "failed", "skipped"))] for row in tests]
     yield common.Table("Tests on this device", ("", "passed", "failed", "skipped"), counts)
     for backend in dict.fromkeys(row["backend"] for row in rows):
-        cells = [line(row) for row in rows if row["backend"] == backend]
-        headings = ("", "ours", "in place", "clone", "copy", "share", "in place", "fastest other", "µs")
+        second, copy = (OPERATOR, "clone") if backend == "torch.compile" else (IN_PLACE, "copy")
+        cells = [line(row, second, copy) for row in rows if row["backend"] == backend]
+        heading = second.removeprefix(f"{OURS}, ")
+        headings = ("", "ours", heading, "clone", "copy", "share", heading, "fastest other", "µs")
         yield common.Table(backend, headings, cells, "Times in µs. s: sequence first; others: heads first.")
     cells = [[row["overhead"], *(number(row.get(kind)) for kind in ("call", "graph", "Python"))] for row in launches]
     note = (
@@ -316,15 +332,15 @@ def tables(tests, launches, rows, first):
     yield common.Table("First call of a process", ("Triton's disk cache", "float32", "then bfloat16"), first, note)
 
 
-def line(row):
+def line(row, second, copy):
     """One case: our times, those of copies, our shares of a copy's bandwidth, and the fastest other candidate."""
     us = row["us"]
     others = {name: time for name, time in us.items() if not name.startswith(OURS) and name not in ("clone", "copy")}
     name = ", ".join([row["workload"], row["given"], row["dtype"], row["layout"]])
     name += ", backward" * ("backward" in row["pass"]) + ", s" * row["order"].startswith("s")
-    shares = [ratio(us.get("clone"), us.get(OURS)), ratio(us.get("copy"), us.get(IN_PLACE))]
+    shares = [ratio(us.get("clone"), us.get(OURS)), ratio(us.get(copy), us.get(second))]
     fastest = min(others, key=others.__getitem__, default="")
-    times = [number(us.get(one)) for one in (OURS, IN_PLACE, "clone", "copy")]
+    times = [number(us.get(one)) for one in (OURS, second, "clone", "copy")]
     return [name, *times, *(shares if "GB/s" in row else ["", ""]), fastest, number(others.get(fastest))]
 
 

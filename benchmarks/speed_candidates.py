@@ -28,6 +28,7 @@ class Candidate(NamedTuple):
     orders: tuple[str, ...] = HEADS_FIRST + SEQ_FIRST
     given: tuple[str, ...] = ("tables",)
     compiles: bool = False  # whether it is timed under torch.compile too
+    is_eager: bool = True  # whether it is timed elsewhere
     in_place: bool = False
     is_trained: bool = True  # whether its backward pass is timed too
     pairs: str | None = None  # its layout, if it has only one
@@ -37,7 +38,7 @@ class Candidate(NamedTuple):
         return (
             (self.package is None or is_installed(self.package))
             and case.backend.library in self.libraries
-            and (self.compiles or case.backend.name != "torch.compile")
+            and (self.compiles if case.backend.name == "torch.compile" else self.is_eager)
             and (workload.peers or self.name in (OURS, IN_PLACE))
             and workload.given in self.given
             and case.layout in self.layouts
