@@ -394,6 +394,11 @@ def _angles(it: "Explanation") -> Sequence[str]:
     if not it.bands:
         return ()
     trained, unseen, unit = it.trained_length, it.unseen_from, unit_of(it.rope)
+    if it.rope._provenance.layer_type in ("sliding_attention", "chunked_attention"):
+        return [
+            "These layers score only keys of a window, at each length of the text. So longer texts show no angles of "
+            "scores that training did not show, unless the window grows."
+        ]
     if trained is None:
         return [
             "The trained length is not known. State it with --trained-length, or in Python trained_length=, to see "

@@ -316,7 +316,11 @@ def _revolutions_of_array(inv_freq: Any, bits: int) -> Revolutions:
     # `_phase_and_rest` makes the results of all other frequencies NaN.
     inv_freq = xp.where(xp.abs(inv_freq) < LIMIT, inv_freq, xp.zeros_like(inv_freq))
     count = 11 if bits == 32 else _DIGITS  # bytes after the point: those of the words, and three more for the carry
-    digits = _base_256_digits(inv_freq, count)
+    scales = tuple(256.0**place for place in range(-1, _DIGITS))
+    scales = libraries.constant(_per_radian_matrix, scales, like=inv_freq, dtype=inv_freq.dtype)
+    scaled = xp.abs(inv_freq)[..., None] * scales[None, : count + 1]
+    # In base 256. The first digit is the coefficient of 256.
+    digits = libraries.astype(xp.floor(scaled) - 256.0 * xp.floor(scaled * 2.0**-8), xp.int32)
     matrix = libraries.constant(_per_radian_matrix, _per_radian_matrix(), like=inv_freq, dtype=xp.int32)
     products = xp.sum(digits[..., None] * matrix[None, : count + 1, : count + 2], axis=-2)
     products = libraries.astype(products, xp.int32)  # not every library can sum to a given dtype
@@ -334,15 +338,6 @@ def _revolutions_of_array(inv_freq: Any, bits: int) -> Revolutions:
     if bits == 32:
         return Revolutions(whole, _join(fraction[:4]), _join(fraction[4:6]), _join(fraction[6:8]))
     return Revolutions(whole, _join(fraction[:8]), xp.zeros_like(whole), _join(fraction[8:12]))
-
-
-def _base_256_digits(inv_freq: Any, count: int) -> Any:
-    """Base-256 digits of absolute frequencies in radians. The first digit is the coefficient of 256."""
-    xp = libraries.namespace(inv_freq)
-    scales = tuple(256.0**place for place in range(-1, _DIGITS))
-    scales = libraries.constant(_base_256_digits, scales, like=inv_freq, dtype=inv_freq.dtype)
-    scaled = xp.abs(inv_freq)[..., None] * scales[None, : count + 1]
-    return libraries.astype(xp.floor(scaled) - 256.0 * xp.floor(scaled * 2.0**-8), xp.int32)
 
 
 @libraries.host_constant

@@ -62,7 +62,7 @@ def rotate_all(
     """`reference.rotate_all`, in one launch for each dtype. A new array has the memory order of its input."""
     if not _have_equal_strides(angles):
         angles = [(sin.contiguous(), cos.contiguous(), *others) for sin, cos, *others in angles]
-    return _program(_infos(xs), tuple(map(_infos, angles)), rotation, inplace, scale, HEADS, PROGRAMS).run(xs, angles)
+    return _program(_infos(xs), tuple(map(_infos, angles)), rotation, inplace, scale).run(xs, angles)
 
 
 def prepare(
@@ -73,7 +73,7 @@ def prepare(
     # second launch failed, the arrays of the first would be rotated already.
     if not _have_equal_strides(angles) or (inplace and len({x.dtype for x in xs}) > 1):
         return None
-    return _program(_infos(xs), tuple(map(_infos, angles)), rotation, inplace, scale, HEADS, PROGRAMS)
+    return _program(_infos(xs), tuple(map(_infos, angles)), rotation, inplace, scale)
 
 
 class Program(NamedTuple):
@@ -366,15 +366,12 @@ def _program(
     rotation: Rotation,
     inplace: bool,
     scale: float,
-    most_heads: int,
-    many_programs: int,
 ) -> Program:
-    """The program. Each of Triton's has at most `most_heads` heads, fewer if there are not `many_programs`."""
     arrays = [(index, *each) for index, each in enumerate(zip(xs, angles, strict=True)) if 0 not in each[0].shape]
     launches = []
     for dtype in dict.fromkeys([x.dtype for _, x, _ in arrays]):
         of_dtype = [each for each in arrays if each[1].dtype == dtype]
-        launches.append(_launch(of_dtype, rotation, inplace, scale, most_heads, many_programs))
+        launches.append(_launch(of_dtype, rotation, inplace, scale))
     return Program(tuple(launches), inplace)
 
 
@@ -383,8 +380,6 @@ def _launch(
     rotation: Rotation,
     inplace: bool,
     scale: float,
-    most_heads: int,
-    many_programs: int,
 ) -> _Launch:
     """The launch for arrays of one dtype, none of which is empty. Each comes with its index and its angles."""
     _, first, (table, *others) = arrays[0]
@@ -398,7 +393,7 @@ def _launch(
     for index, x, (sin, cos, *positions) in arrays:
         _check_tables(x, sin, cos, rotation, pairs)
         out_strides = x.strides if inplace else _strides_of_new(x)
-        count, numbers, units_of_task = _geometry(x, out_strides, sin, positions, rows, most_heads, many_programs)
+        count, numbers, units_of_task = _geometry(x, out_strides, sin, positions, rows)
         programs += count
         # Without positions, 0: before 3.7, Triton compiles no None inside a tuple.
         tasks.append((index, (*([] if positions else [0]), packed(programs), *numbers)))
@@ -444,8 +439,6 @@ def _geometry(
     table: TensorInfo,
     positions: Sequence[TensorInfo],
     rows_of_program: int,
-    most_heads: int,
-    many_programs: int,
 ) -> tuple[int, tuple[Any, ...], tuple[int, int, int]]:
     """The number of programs for an array, the fields of its `Task` after `programs`, and the units of its strides."""
     # The longest axis along which angles are constant is called heads. All other axes together are the rows.
@@ -474,7 +467,7 @@ def _geometry(
     heads, x_head, out_head, _ = axes.pop(max(constant, key=sizes.__getitem__)) if constant else (1, 0, 0, 0)
     rows = prod(size for size, *_ in axes)
     blocks = -(-rows // rows_of_program)
-    heads_of_program = max(1, min(most_heads, heads * blocks // many_programs))
+    heads_of_program = max(1, min(HEADS, heads * blocks // PROGRAMS))
     numbers = (table_row // table_unit, table_rows, rows, heads, heads_of_program, x_head, out_head)
     geometry = (
         x.strides[-1],

@@ -128,3 +128,11 @@ def test_what_a_report_says_about_training(row):
     """About the lengths of a config, and about training with its rule."""
     text = words(from_config(CONFIGS[row["config"]]).explain())
     assert [each for each in row["texts"] if each not in text] == []
+
+
+def test_layers_of_a_window_see_no_new_angles():
+    config = {"model_type": "gemma3_text", "head_dim": 64, "num_hidden_layers": 6, "rope_scaling": None}
+    config |= {"max_position_embeddings": 4096, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+    near, far = (words(from_config(config, layer=layer).explain()) for layer in (0, 5))
+    assert "score only keys of a window" in near and "trained length 4,096 tokens" in near
+    assert "a window" not in far and "pairs complete no turn within 4,096 tokens" in far
