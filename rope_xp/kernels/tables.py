@@ -11,7 +11,7 @@ from rope_xp.frequencies import Scaling, XPos
 from rope_xp.types import Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # `libraries.constant` keeps numbers for each object
 class TableScale:
     """The factors of tables. `rates` are those of `XPos.rates`, and are empty without `xpos`."""
 
