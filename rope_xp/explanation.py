@@ -193,13 +193,11 @@ def with_scaling(rope: Embedding, extended: int | None) -> str:
 FLOAT32 = np.finfo(np.float32)
 # The base of RoFormer, which most families have as their default.
 USUAL_BASE = 10_000.0
-ORIGINAL = "original_max_position_embeddings"
 
 
 def warnings_of(rope: Embedding, lengths: Lengths, context: int | None) -> tuple[str, ...]:
     found = (
         _base(rope),
-        _original_length(rope),
         _factor(rope),
         _length_dependent(rope, context),
         _beyond(rope, lengths, context),
@@ -224,17 +222,6 @@ def _base(rope: Embedding) -> str:
     return (
         f"The config does not state the base ({assumed[0].key}), and {USUAL_BASE:,.0f} is the {assumed[0].source}. "
         f"{reason} Perhaps the key was lost."
-    )
-
-
-def _original_length(rope: Embedding) -> str:
-    sources = [each.source for each in rope._provenance.defaults if each.key == ORIGINAL]
-    if not any(source.startswith("equal to") for source in sources):
-        return ""
-    return (
-        f"The config states a scaling rule without {ORIGINAL}. Its max_position_embeddings, "
-        f"{getattr(rope.scaling, ORIGINAL):,}, is used instead. If that is the extended length, the frequencies are "
-        "wrong."
     )
 
 
@@ -418,7 +405,7 @@ def _angles(it: "Explanation") -> Sequence[str]:
         f"{training.capitalize()} showed only a part of their angles.",
         f"Angles that {training} did not show {begin}. {within}, {reached} pairs have such angles."
         if reached
-        else f"{within}, no pair has angles that {training} did not show. They {begin}.",
+        else f"{within}, no pair has angles that {training} did not show. Such angles {begin}.",
     ]
 
 

@@ -251,6 +251,8 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
     if rule == "dynamic":
         if target not in FOLLOWING_LENGTH:
             _note(f"warning: {target} gets the frequencies of {to:,} tokens for all lengths")
+        if target in ("transformers", "transformers4"):
+            _note('note: keep "max_position_embeddings" in config.json: it is the trained length')
     elif target in ("transformers", "transformers4"):
         _note(f'note: set "max_position_embeddings" to {to} in config.json, too')
     if target == "transformers":
@@ -282,10 +284,8 @@ def convert(
     """
     writing = Options(architecture, engine_version)
     groups = [each for each in _groups(file, place) if each.rope is not None]
-    if place.get("flags"):
-        remarks = [remark for each in groups if each.rope for remark in each.rope._provenance.remarks]
-        for remark in dict.fromkeys(remarks):
-            _note(f"note: {remark}")
+    for remark in dict.fromkeys(remark for each in groups if each.rope for remark in each.rope._provenance.remarks):
+        _note(f"note: {remark}")
     if target == "all":
         return show(settings.page(groups, writing), as_json)
     with about(file):

@@ -272,6 +272,11 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> 
         values[ORIGINAL] = next((each for each in (stated, default, length) if each is not None), None)
         if stated is None:
             keys.assume("scaling", ORIGINAL, "" if default is not None else f"equal to {LENGTH}")
+        if stated is None and default is None:
+            keys.remarks.append(
+                f"the config states a scaling rule without {ORIGINAL}, and {LENGTH}, {length}, is used instead: if "
+                "that is the extended length, the frequencies are wrong"
+            )
     if issubclass(rule, YarnScaling) and block.mapping.get("apply_yarn_scaling") is False:
         # As `to_config("vllm")` writes it: the factor of the tables, without YaRN's own.
         factor = block.read("attention_factor", MULTIPLIER)

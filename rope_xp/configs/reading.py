@@ -277,12 +277,13 @@ def _unknown(mapping: Config, model_type: str) -> ValueError:
         )
     if not model_type:
         return wrong_value("model_type must be in the config, or layout be given; got neither")
-    like = ", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no known name"
+    like = "similar to " + (", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no known name")
+    like = "which has no rotary embedding in transformers 5.18" if model_type in NOT_ROTARY.split() else like
     parts = comma_separated(sub_configs(mapping))
     among = f", or part be one of {parts}" if parts else ""
     return wrong_value(
         f"model_type must be one of the {len(FAMILIES)} rotary families that rope_xp knows, or layout be given"
-        f"{among}; got {model_type!r}, similar to {like}. If transformers has this family, "
+        f"{among}; got {model_type!r}, {like}. If transformers has this family, "
         "rope_xp.huggingface.from_transformers(config) identifies what it computes"
     )
 

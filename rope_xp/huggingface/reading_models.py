@@ -91,6 +91,8 @@ def from_transformers(
     number as `head_dim`. The scale of the softmax is not identified. DeepSeek-V3 and a few others multiply it by a
     factor, which `rope_xp.from_config` gives as `softmax_scale`.
 
+    Layers that do not rotate, as all of Falcon with ``alibi=True``, are not told apart: `rope_xp.from_config` does it.
+
     Several position axes are identified one by one, with zeros on the others. The value has `sections` if they explain
     the frequencies, and else a row of `inv_freq` for each axis.
 

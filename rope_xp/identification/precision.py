@@ -18,6 +18,8 @@ COARSE_BITS = {name: SIGNIFICANT_BITS[name] for name in ("float16", "bfloat16")}
 # Results with this unit roundoff, or a greater one, say little about the precision of phases: their own noise is as
 # large. Sines and cosines with it give frequencies at many positions only.
 COARSE = ROUNDOFF["float16"]
+# Angles say frequencies up to whole turns per token. Those that a function multiplies may be as large as this.
+LARGEST_FREQUENCY = 1024.0
 # At positions up to it, products with bfloat16 and float16 are seen to be rounded.
 SMALL = 8
 
@@ -100,7 +102,8 @@ def precision_of(
     within = np.all(off <= fine, axis=1)
 
     def holds(name: str) -> bool:
-        if (off > known + phase * PRECISIONS[name]).any():
+        unseen = 5.0 * LARGEST_FREQUENCY * np.abs(where[:, None]) if name == "exact" else 0.0
+        if (off > known + (phase + unseen) * PRECISIONS[name]).any():
             return False
         bits = COARSE_BITS.get(name, 53)
         # Rounded products and frequencies are off from the first positions on. Else, only rounded positions are.

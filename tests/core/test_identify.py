@@ -223,6 +223,12 @@ def test_long_context_rules_of_length():
     assert found.magnitude == pytest.approx(factor, rel=1e-15)
 
 
+@pytest.mark.parametrize("factor", [10.0, 180 / pi, 1000.0])
+def test_float64_rounds_products_of_frequencies_above_a_turn(factor):
+    """Angles at whole positions show a frequency only up to whole turns, and the error is that of the larger one."""
+    assert identify(rotary(factor * np.asarray(FREQUENCIES)), WIDTH).precision == "exact"
+
+
 @pytest.mark.parametrize("rows, longest", [(4002, 2047), (5000, 4095), (100_000, 2**16 - 1)])
 def test_later_positions_with_the_last_row_of_a_table_are_not_low_precision(rows, longest):
     found = identify(lambda x, p: good(x, np.minimum(p, rows - 1)), WIDTH)
