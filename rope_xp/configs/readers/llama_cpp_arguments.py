@@ -71,6 +71,7 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
         if value is not None and value != before[key]:
             found[f"{name}.{key}"] = value
     if changed[gguf.FACTOR] != before[gguf.FACTOR]:
+        checks.at_least("--rope-scale of flags, or 1 / --rope-freq-scale,", changed[gguf.FACTOR], 1.0)
         found.pop(f"{name}.rope.scale_linear", None)
     betas = {
         key: float(value) for flag, key in BETAS.items() if (value := line.last(flag)) is not None and value >= 0.0
