@@ -65,10 +65,9 @@ NOTES = (
     "bandwidth that the rotation reaches, as a share of clone's (in place: of copy's). In 16 bits, transformers and "
     "flash-attn compute in that dtype; all others compute in float32 and round once. Forward and backward passes are "
     "replayed as a CUDA graph, since Python takes longer than the device; so it does for JAX, where times are of the "
-    "host. Width 128, 32 heads of q and 8 of k: "
-    "prefill is one sequence of 2,048 tokens, long one of 8,192, decode one token of each of 8 sequences. tables: "
-    'given; rows: of given tables, selected by positions; positions: alone. operator: compiled with kernel="triton", '
-    "which the compiler fuses with nothing."
+    "host. Width 128, 32 heads of q and 8 of k: prefill is one sequence of 2,048 tokens, long one of 8,192, decode one "
+    "token of each of 8 sequences. tables: given; rows: of given tables, selected by positions; positions: alone. "
+    'operator: compiled with kernel="triton", which the compiler fuses with nothing.'
 )
 DRY_NOTE = "A dry run on the CPU in Triton's interpreter: figures have no meaning. "
 
@@ -185,11 +184,6 @@ def by_triton(make, case):
     return make(case, kernel="triton" if case.backend.name == "torch" else "fastest")
 
 
-def by_operator(case):
-    """Ours compiled, as one operator of the graph, which the compiler fuses with nothing."""
-    return ours(case, kernel="triton")
-
-
 def by_rows(case, inplace=False):
     """Ours by rows of a table that positions select."""
     rope, array, options = rope_of(layout=case.layout, kernel="triton"), case.backend.array, {"seq_dim": case.seq_dim}
@@ -227,7 +221,7 @@ def is_importable(module):
 
 def register_others(dry):
     candidate(OURS, "torch", given=("rows",))(by_rows)
-    candidate(OPERATOR, "torch", compiles=True, is_eager=False)(by_operator)
+    candidate(OPERATOR, "torch", compiles=True, is_eager=False)(partial(ours, kernel="triton"))
     candidate(IN_PLACE, "torch", given=("rows",), in_place=True)(partial(by_rows, inplace=True))
     if not dry and is_importable("liger_kernel.transformers.rope"):
         # It writes in place where q and k, sequence first, are contiguous, and elsewhere makes such copies of them.

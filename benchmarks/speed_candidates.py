@@ -30,7 +30,6 @@ class Candidate(NamedTuple):
     compiles: bool = False  # whether it is timed under torch.compile too
     is_eager: bool = True  # whether it is timed elsewhere
     in_place: bool = False
-    is_trained: bool = True  # whether its backward pass is timed too
     pairs: str | None = None  # its layout, if it has only one
 
     def takes(self, case):
@@ -43,7 +42,7 @@ class Candidate(NamedTuple):
             and workload.given in self.given
             and case.layout in self.layouts
             and case.order in self.orders
-            and not (case.backward and (self.in_place or not self.is_trained))
+            and not (case.backward and self.in_place)
         )
 
 

@@ -111,9 +111,10 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
         )
     if to <= longest:
         which = "the trained length" if longest == trained else "the length with the present scaling"
-        stated, key = rope._provenance.max_position_embeddings or to, "max_position_embeddings"
-        is_short = stated < to and hasattr(rope.scaling, LENGTHS[0])  # engines multiply it by a factor of other rules
-        more = f", and set {key} (context_length of a GGUF file), now {stated}, to it" if is_short else ""
+        stated = rope._provenance.max_position_embeddings or to
+        # Of rules without an original length, engines multiply the stated one by the factor.
+        is_short = stated < to and hasattr(rope.scaling, "original_max_position_embeddings")
+        more = f", and set max_position_embeddings (context_length of a GGUF file), now {stated}, to it" * is_short
         raise wrong_value(
             f"to must be greater than {which}, {longest}; got {to}, which needs no extension: give the engine this "
             f"length (vLLM --max-model-len {to}, SGLang --context-length {to}, lmdeploy --session-len {to}, "

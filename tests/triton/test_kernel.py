@@ -59,12 +59,13 @@ def arange(count):
 @contextmanager
 def forbidden_waits():
     """On a GPU, what waits for the device is an error."""
+    set_mode = torch.cuda.set_sync_debug_mode if ON_GPU else lambda mode: None
     with warnings.catch_warnings(action="ignore"):  # PyTorch says that it does not see all of them
-        torch.cuda.set_sync_debug_mode("error") if ON_GPU else None
         try:
+            set_mode("error")
             yield
         finally:
-            torch.cuda.set_sync_debug_mode("default") if ON_GPU else None
+            set_mode("default")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -443,7 +444,7 @@ COMPILES = """
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from rope_xp.arrays import exact_phases, libraries
+    from rope_xp.arrays import exact_phases
     from rope_xp.kernels import triton as kernel
     from rope_xp.kernels import triton_kernel
     from rope_xp.kernels.reference import Rotation
