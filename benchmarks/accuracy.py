@@ -1,6 +1,6 @@
-"""Errors of sines and cosines by position: those of rope_xp and of installed packages.
+"""Errors of sines and cosines by position, those of rope_xp and of installed packages, and what they do to attention.
 
-Run: `python benchmarks/accuracy.py [--quick] [--out FILE]`. It prints a table and writes it to
+Run: `python benchmarks/accuracy.py [--quick] [--out FILE]`. It prints tables and writes them to
 benchmarks/results/accuracy.md. Below 2^17 it measures every position, beyond a random sample. The truth
 is computed by mpmath from exact frequencies, that of every position in np.longdouble from mpmath's
 turns per position; head_dim is 128 and the base is 10,000. It fails if an exact table of rope_xp has
@@ -10,12 +10,14 @@ an error above 2e-7.
 import importlib
 import warnings
 from importlib.metadata import version
+from pathlib import Path
 
 import common
 import mpmath
 import numpy as np
 import torch
 from common import BASE, DIM
+from ml_dtypes import bfloat16
 
 import rope_xp
 
@@ -26,6 +28,7 @@ EVERY = 2**17  # every position below it is measured
 TRUTH_BOUND = 1e-10  # for the truth in np.longdouble, where that has the 53 bits of a float64, against mpmath's
 WHOLE_TABLES = ("torchtune", "equinox")
 BOUND = 2e-7  # for the exact tables of rope_xp
+MOVED_AT = (1_000, 100_000, 10_000_000)  # positions at which attention is compared
 
 
 def rope_xp_tables(backend, **options):
@@ -174,6 +177,29 @@ def measure(groups, missing):
         yield {"tables": name, "errors": errors}
 
 
+def attention(rope, q, k, positions):
+    """Weights of causal attention, "heads queries keys"."""
+    q, k = rope(q, k, positions=positions, seq_dim=0)
+    scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(q.shape[-1])
+    weights = np.exp(np.where(np.tri(len(q), dtype=bool), scores - scores.max(-1, keepdims=True), -np.inf))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def moved_attention():
+    """For each position, the share of a query's attention that moves to other tokens with rounded phases.
+
+    Of 256 tokens before the position, the query for which the share is largest. Queries and keys are random.
+    """
+    rope = rope_xp.from_config(Path(__file__).parents[1] / "examples/llama-3.1-8b.json")
+    q, k = np.random.default_rng(0).standard_normal((2, 256, 8, DIM), np.float32)
+    for last in MOVED_AT:
+        positions = np.arange(last - 256, last)
+        true = attention(rope, q, k, positions)
+        rounded = positions, positions.astype(bfloat16).astype(np.float32)
+        found = [attention(rope.replace(phase="float32"), q, k, each) for each in rounded]
+        yield [f"{last:,}", *(f"{50 * np.abs(each - true).sum(-1).max():.2g} %" for each in found)]
+
+
 def main(argv=None):
     arguments = common.option_parser(__doc__).parse_args(argv)
     warnings.simplefilter("ignore")  # the other packages warn
@@ -190,7 +216,13 @@ def main(argv=None):
     packages = dict.fromkeys([package for package, _ in MAKERS.values()] + ["numba"])
     notes = f"Errors at positions below the head of a column; head_dim {DIM}, base {BASE:g}; "
     notes += "truth by mpmath, or checked against it."
-    common.publish(arguments, "accuracy", "Accuracy", notes, packages, [table], **{"not measured": missing})
+    note = (
+        "The largest share of a query's attention that goes to other tokens than with exact phases: 256 tokens before "
+        "the position attend to each other with the frequencies of Llama 3.1 8B; queries and keys are random."
+    )
+    heads = ("before position", "phases in float32", "positions in bfloat16, phases in float32")
+    moved = common.Table("Attention that moves to other tokens", heads, [*moved_attention()], note)
+    common.publish(arguments, "accuracy", "Accuracy", notes, packages, [table, moved], **{"not measured": missing})
     wrong = [row for row in rows if row["tables"] in EXACT and not np.max([*row["errors"].values()]) <= BOUND]
     common.fail_if(wrong, f"errors above {BOUND}")
 

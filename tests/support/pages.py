@@ -62,12 +62,24 @@ def has_blocks(page):
 
 
 def fill(folder):
-    """Write the files that pages may read: config.json, which is Llama 3.1 8B, NAME/config.json and examples."""
+    """Write the files that pages may read.
+
+    These are config.json, which is Llama 3.1 8B, NAME/config.json, examples, and tiny-meta with Meta's files.
+    """
+    import torch
+
     for name, config in CONFIGS.items():
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(config, indent=2))
     (folder / "config.json").write_bytes((folder / "llama-3.1-8b" / "config.json").read_bytes())
     (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "tiny-meta").mkdir()
+    params = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "rope_theta": 500_000.0}
+    (folder / "tiny-meta/params.json").write_text(json.dumps(params))
+    rows = {"wq": 64, "wk": 32, "wv": 32, "wo": 64}
+    names = {f"layers.{layer}.attention.{name}.weight": rows[name] for layer in range(2) for name in rows}
+    weights = {name: torch.randn(count, 64) for name, count in names.items()}
+    torch.save(weights, folder / "tiny-meta/consolidated.00.pth")
 
 
 def outputs(page):
