@@ -1,15 +1,17 @@
 """Make mutants, find the tests that execute their lines, and run these tests on each mutant.
 
 cosmic-ray's operators make the mutants; coverage says which tests execute which lines. A mutant is tested with a copy
-of the package, in a process of its own, in which this file runs pytest: the tests that execute the changed lines, the
-fastest first, up to the first that fails.
+of the package, in a process of its own, in which pytest runs the tests that execute the changed lines, the fastest
+first, up to the first that fails. Array libraries are imported once, in the process from which the others are forked.
 """
 
 import ast
 import difflib
 import hashlib
 import importlib
+import io
 import json
+import multiprocessing
 import os
 import re
 import resource
@@ -20,6 +22,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +54,8 @@ MACHINE_CODE = re.compile(r"^(?:import|from) llvmlite\b", re.M)
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of a folder without files
 TICK = 0.004  # seconds: some systems count the time of a process in such steps, and give 0 to a fast test
 AT_IMPORT = ""  # the name of what runs a line in place of a test
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__, "numba", "torch", "jax.numpy", "array_api_strict"])
 
 
 def options_of(tests):
@@ -226,30 +231,46 @@ def name_of(item, package):
     return f"{item.path.relative_to(package)}::{item.nodeid.partition('::')[2]}"
 
 
-def run_task(package, files, seconds=None, to=None):
-    """Measure files of tests, or run some of their tests, whose seconds are given: print what fails, and what ran."""
+def run_task(result, package, files, seconds=None, to=None):
+    """Measure files of tests, or run some of their tests, whose seconds are given.
+
+    The result that is sent: the code of pytest, the test that failed and those that ran, or what was printed.
+    """
     resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
-    plugin = Measured(package) if seconds is None else Chosen(Path(package), seconds)
-    importlib.import_module("rope_xp")  # as before other tests: it decides in which module pytest finds some doctests
-    code = pytest.main([*OPTIONS, *["-x"] * (seconds is not None), *options_of(map(Path, files)), *files], [plugin])
+    sys.dont_write_bytecode = True
+    if seconds is not None:
+        sys.path.insert(0, str(package.parent))
+        # Processes that tests start read the first, and this one, in which numba is imported, the second.
+        os.environ["PYTHONPATH"] = str(package.parent)
+        importlib.import_module("numba").config.CACHE_DIR = str(package.parent / "numba")
+    plugin = Measured(package) if seconds is None else Chosen(package, seconds)
+    with redirect_stdout(io.StringIO()) as printed:
+        importlib.import_module("rope_xp")  # as before other tests: it decides where pytest finds some doctests
+        code = pytest.main([*OPTIONS, *["-x"] * (seconds is not None), *options_of(map(Path, files)), *files], [plugin])
     if seconds is None:
         Path(to).write_text(plugin.found())
+        result.send(printed.getvalue())
     else:
-        print(json.dumps([plugin.killer, plugin.ran]))
-    return code
+        result.send((code, plugin.killer, plugin.ran))
 
 
-def in_process(folder=None, **task):
-    """`run_task` in a process of its own, where `folder` has the package: None if it takes too long."""
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    if folder is not None:
-        environment |= {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "numba")}
-    options = {"input": json.dumps(task), "env": environment, "text": True, "capture_output": True}
+def in_process(**task):
+    """What `run_task` sends from a process of its own, or None, and how the process ended: None after a time limit."""
+    receiver, sender = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=run_task, args=(sender,), kwargs=task)
+    process.start()
+    sender.close()
     limit = 3000 if task.get("seconds") is None else 600 + 100 * sum(task["seconds"].values())
+    if not receiver.poll(limit):
+        process.kill()
+        process.join()
+        return None, None
     try:
-        return subprocess.run([sys.executable, "-P", __file__], timeout=limit, **options)
-    except subprocess.TimeoutExpired:
-        return None
+        result = receiver.recv()
+    except EOFError:  # the process has ended before
+        result = None
+    process.join()
+    return result, process.exitcode
 
 
 class Lines:
@@ -358,9 +379,9 @@ class Bench:
             key = _hash([self.sources, test.read_text()])
             file = self.folder / f"{test.parent.name}-{test.stem}-{key}.json"
             if not file.exists():
-                done = in_process(package=str(self.package), files=[str(test)], to=str(file))
+                printed, ended = in_process(package=self.package, files=[str(test)], to=file)
                 if not file.exists():
-                    sys.exit(f"{test}: pytest did not run:\n{done.stdout[-3000:] if done else 'it takes too long'}")
+                    sys.exit(f"{test}: pytest did not run; the process ended with {ended}:\n{printed}")
                 print(f"measured: {test}", file=sys.stderr)
             return file
 
@@ -405,20 +426,18 @@ class Bench:
         for file, text in mutant["texts"].items():
             (folder / "rope_xp" / file).write_text(text)
         files = {str(lines.file_of_test[name]).replace(str(self.package), str(folder / "rope_xp")) for name in tests}
-        done = in_process(folder, package=str(folder / "rope_xp"), files=sorted(files), seconds=tests)
-        # A mutant may end the process before it prints.
-        printed = done.stdout.splitlines() if done and done.returncode >= 0 else []
-        killer, ran = json.loads(printed[-1]) if printed else (None, tests)
+        result, ended = in_process(package=folder / "rope_xp", files=sorted(files), seconds=tests)
+        code, killer, ran = result or (None, None, tests)  # a mutant may end the process before it sends
         if not mutant["texts"] and killer is None and len(ran) < len(tests):  # pytest ends at a test that fails
             sys.exit(f"tests that were measured must be found again; got {set(tests) - set(ran)}")
         if killer is not None:
             outcome = "killed"
-        elif done is None or done.returncode == -signal.SIGPROF:
+        elif ended is None or ended == -signal.SIGPROF:
             outcome = "killed by time"
-        elif done.returncode < 0:
+        elif ended < 0:
             outcome = "killed by a crash"
         else:  # a change in a table may leave no test
-            survived = done.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+            survived = code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
             outcome = "survived" if survived else "killed at import"
         found = {name: mutant[name] for name in ("name", "file", "line", "before", "after") if name in mutant}
         version = lines.version_of_test.get(killer)
@@ -438,7 +457,3 @@ class Bench:
 
 def _hash(texts):
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
-
-
-if __name__ == "__main__":
-    sys.exit(run_task(**json.load(sys.stdin)))
