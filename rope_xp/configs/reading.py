@@ -248,12 +248,10 @@ def _read_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
 
 
 def _family_of(mapping: Config, model_type: str, layout: str | None) -> Family:
-    family = FAMILIES.get(model_type)
-    if family is None and (layout is None or _is_not_rotary(mapping, model_type)):
+    if model_type not in FAMILIES and (layout is None or _is_not_rotary(mapping, model_type)):
         raise _unknown(mapping, model_type)
-    if family is None:
-        family = Family({"rope_theta": None}, axes=Axes("chunked", any_order=True))
-    return _with_layout(family, layout)
+    unknown = Family({"rope_theta": None}, axes=Axes("chunked", any_order=True))
+    return _with_layout(FAMILIES.get(model_type, unknown), layout)
 
 
 def _is_not_rotary(mapping: Config, model_type: str) -> bool:
@@ -277,14 +275,15 @@ def _unknown(mapping: Config, model_type: str) -> ValueError:
         )
     if not model_type:
         return wrong_value("model_type must be in the config, or layout be given; got neither")
-    like = "similar to " + (", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no known name")
+    similar = ", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no known name"
+    hint = "If transformers has this family, rope_xp.huggingface.from_transformers(config) identifies what it computes"
+    like = f"similar to {similar}. {hint}"
     like = "which has no rotary embedding in transformers 5.18" if model_type in NOT_ROTARY.split() else like
     parts = comma_separated(sub_configs(mapping))
     among = f", or part be one of {parts}" if parts else ""
     return wrong_value(
         f"model_type must be one of the {len(FAMILIES)} rotary families that rope_xp knows, or layout be given"
-        f"{among}; got {model_type!r}, {like}. If transformers has this family, "
-        "rope_xp.huggingface.from_transformers(config) identifies what it computes"
+        f"{among}; got {model_type!r}, {like}"
     )
 
 

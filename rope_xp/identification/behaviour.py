@@ -8,7 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rope_xp.arrays import libraries
-from rope_xp.identification.precision import PRECISIONS, ROUNDOFF, SIGNIFICANT_BITS, rounded_to, roundings
+from rope_xp.identification.precision import (
+    PRECISIONS,
+    ROUNDOFF,
+    SIGNIFICANT_BITS,
+    errors_of_phases,
+    rounded_to,
+    roundings,
+)
 from rope_xp.layouts import READ_WRITE
 from rope_xp.types import Embedding
 
@@ -71,11 +78,12 @@ class Map(NamedTuple):
     def error_of(self, positions: np.ndarray, precision: str, roundoff: float) -> np.ndarray:
         """How far factors "positions rows pairs" with phases and tables of this precision are from exact ones."""
         tables = ROUNDOFF[precision.partition(" ")[0]] if precision.endswith("tables") else 0.0
-        size = np.maximum(self.size, 1.0)
-        of_angle = size * PRECISIONS["float32" if tables else precision] * roundings(self.step)
-        of_angle = of_angle + size * ROUNDINGS * ROUNDOFF["float64"]  # of a frequency that was measured
-        fixed = size * ROUNDINGS * max(roundoff, tables) + of_angle * (np.abs(self.start) + np.abs(self.step))
-        return fixed + positions[:, None, None] * (of_angle * np.abs(self.step))
+        size, positions = np.maximum(self.size, 1.0), positions[:, None, None]
+        phase = "float32" if tables else precision
+        of_angle = PRECISIONS[phase] * roundings(self.step)
+        of_angle = size * (of_angle + ROUNDINGS * ROUNDOFF["float64"])  # of a frequency that was measured
+        of_token = of_angle * np.abs(self.step) + size * errors_of_phases(np.zeros(()), phase)
+        return size * ROUNDINGS * max(roundoff, tables) + of_angle * np.abs(self.start) + (positions + 1) * of_token
 
     def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray:
         return self._multiplied(x, self.factors(positions)[:, row])

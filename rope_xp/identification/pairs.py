@@ -353,7 +353,7 @@ def places_of(channels: Channels, magnitude: float) -> Iterator[Place]:
         return
     (first, second, to_first, to_second), head_dim = measured[0], channels.head_dim
     last, step = measured[-1], second - first
-    # Pairs of frequency 0 may follow, which have the magnitude too.
+    # Pairs of frequency 0 may come before or after, which have the magnitude too.
     end = 1 + max((*channels.scaled, last.second))
     in_a_row = sorted({(each - first) // 2 for each in (end, end if magnitude != 1.0 else head_dim)})
     blocks = (last.first - first) // (2 * step) + 1
@@ -363,6 +363,7 @@ def places_of(channels: Channels, magnitude: float) -> Iterator[Place]:
         ("interleaved_to_half", to_second - to_first, 1),
     ]
     for layout, pairs, blocks in layouts:
-        number_of = {pair: number for number, pair in enumerate(pairs_in(layout, first, pairs, blocks))}
-        if first + 2 * pairs <= head_dim and number_of.keys() >= {*measured}:
-            yield Place(head_dim, layout, first, 2 * pairs, blocks, np.array([number_of[each] for each in measured]))
+        start = min(first, head_dim - 2 * pairs)
+        number_of = {pair: number for number, pair in enumerate(pairs_in(layout, start, pairs, blocks))}
+        if start >= 0 and number_of.keys() >= {*measured}:
+            yield Place(head_dim, layout, start, 2 * pairs, blocks, np.array([number_of[each] for each in measured]))

@@ -18,8 +18,9 @@ COARSE_BITS = {name: SIGNIFICANT_BITS[name] for name in ("float16", "bfloat16")}
 # Results with this unit roundoff, or a greater one, say little about the precision of phases: their own noise is as
 # large. Sines and cosines with it give frequencies at many positions only.
 COARSE = ROUNDOFF["float16"]
-# Angles say frequencies up to whole turns per token. Those that a function multiplies may be as large as this.
-LARGEST_FREQUENCY = 1024.0
+# What errors of phases have besides, in units of roundoff per token. Angles say frequencies up to whole turns: those
+# that a function multiplies may be as large as 1024. float16 has no frequencies between multiples of 2**-24.
+BESIDES = {"exact": 5.0 * 1024.0, "float16": 2.0**-14}
 # At positions up to it, products with bfloat16 and float16 are seen to be rounded.
 SMALL = 8
 
@@ -27,6 +28,13 @@ SMALL = 8
 def rounded_to(bits: int, values: np.ndarray) -> np.ndarray:
     fraction, exponent = np.frexp(values)
     return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
+
+
+def in_dtype(name: str, frequencies: np.ndarray) -> np.ndarray:
+    """Frequencies as a dtype holds them: the smallest ones of float16 have fewer bits."""
+    return (
+        frequencies.astype(name).astype(float) if name == "float16" else rounded_to(SIGNIFICANT_BITS[name], frequencies)
+    )
 
 
 def roundings(frequencies: np.ndarray) -> np.ndarray:
@@ -38,17 +46,20 @@ def roundings(frequencies: np.ndarray) -> np.ndarray:
 
 def errors_of_phases(frequencies: np.ndarray, precision: str) -> np.ndarray:
     """How far a phase of this precision may be off, in radians per position."""
-    return np.abs(frequencies) * roundings(frequencies) * PRECISIONS[precision]
+    return (np.abs(frequencies) * roundings(frequencies) + BESIDES.get(precision, 0.0)) * PRECISIONS[precision]
 
 
 def roundings_of_frequencies(values: np.ndarray, errors: np.ndarray, is_coarse: bool) -> list[np.ndarray]:
     """How far measured frequencies may be off, relative to them: as exact numbers, then as rounded ones."""
-    # They may be rounded to float32 or bfloat16 if all have so few bits. A coarse measurement cannot tell for float32.
-    found, off = [ROUNDOFF["float64"] * roundings(values)], ROUNDOFF["float32"] * roundings(values)
-    for bits, relative, always in ((24, off, is_coarse), (8, np.full(len(values), ROUNDOFF["bfloat16"]), False)):
-        close = errors + 4 * ROUNDOFF["float64"] * values
-        if always or (np.abs(rounded_to(bits, values) - values) <= close).all():
-            found.append(relative)
+    # They may be rounded to another dtype if all have so few bits. A coarse measurement cannot tell for float32.
+    found, close = [ROUNDOFF["float64"] * roundings(values)], errors + 4 * ROUNDOFF["float64"] * values
+    if is_coarse or (np.abs(rounded_to(24, values) - values) <= close).all():
+        found.append(ROUNDOFF["float32"] * roundings(values))
+    # float16 holds the numbers of bfloat16 too, but between small ones it has none.
+    for name, least in (("bfloat16", 0.0), ("float16", 2.0**-25)):
+        rounding, off = np.maximum(ROUNDOFF[name] * values, least), np.abs(in_dtype(name, values) - values)
+        if (off <= close).all() and (close < rounding)[values > 0.0].all():
+            return [*found, rounding / np.maximum(values, 2.0**-25)]
     return found
 
 
@@ -97,13 +108,11 @@ def precision_of(
     """The best precision whose error bound holds for errors "positions pairs" of angles at positions above 0."""
     signed, off = off, np.abs(off)
     known = 2 * error_of(roundoff) + where[:, None] * errors
-    phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
-    fine = known + phase * PRECISIONS["float32"]
+    fine = known + np.abs(where[:, None]) * errors_of_phases(frequencies, "float32")
     within = np.all(off <= fine, axis=1)
 
     def holds(name: str) -> bool:
-        unseen = 5.0 * LARGEST_FREQUENCY * np.abs(where[:, None]) if name == "exact" else 0.0
-        if (off > known + (phase + unseen) * PRECISIONS[name]).any():
+        if (off > known + np.abs(where[:, None]) * errors_of_phases(frequencies, name)).any():
             return False
         bits = COARSE_BITS.get(name, 53)
         # Rounded products and frequencies are off from the first positions on. Else, only rounded positions are.

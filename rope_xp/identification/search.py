@@ -28,6 +28,8 @@ from rope_xp.identification.probe import STRIDES, Calls, Probe, irregularity
 from rope_xp.identification.result import Identification
 from rope_xp.identification.rules import attention_in_words, simplest_within
 from rope_xp.identification.values import (
+    LENGTH,
+    RATIOS,
     Measured,
     Value,
     differs_in_sections,
@@ -370,6 +372,8 @@ class Search:
         scaling = rope.scaling if change is None else change.scaling
         if isinstance(scaling, YarnScaling):
             self.conclude(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * measured.magnitude_error))
+        if ratios := [name for name in RATIOS if hasattr(scaling, name)]:
+            self.conclude(f"only the ratios of {', '.join(ratios)} and {LENGTH} act: a config may state other numbers")
         frequencies, w = measured.angles.frequencies, value.frequencies
         off = np.abs(frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
         measures = f"the frequencies of {len(w)} pairs were measured"

@@ -19,7 +19,7 @@ from rope_xp.identification.precision import (
     ROUNDOFF,
     Precision,
     errors_of_phases,
-    rounded_to,
+    in_dtype,
     roundings,
     roundings_of_frequencies,
 )
@@ -102,8 +102,8 @@ def _precision_with(value: Value | None, measured: Measured) -> Precision:
     precision = measured.angles.precision_with(value.frequencies, errors)
     if precision.name in COARSE_BITS and measured.precision.is_finer_than(precision.name):  # only frequencies are
         known = measured.angles.frequencies
-        for name, bits in COARSE_BITS.items():
-            if (np.abs(rounded_to(bits, value.frequencies) - known.values) <= known.errors).all():
+        for name in COARSE_BITS:
+            if (np.abs(in_dtype(name, value.frequencies) - known.values) <= known.errors).all():
                 return precision._replace(name=name)
     return precision
 
@@ -170,8 +170,8 @@ def nearest(near: Embedding, options: Values, wanted: np.ndarray, errors: np.nda
     # They may be rounded to float32, or all to bfloat16 or float16. Exact ones come first, after the value without
     # changes.
     exact, rounded = (ROUNDOFF[name] * roundings(wanted) for name in ("float64", "float32"))
-    for bits, name in ((8, "bfloat16"), (11, "float16")):
-        if (np.abs(rounded_to(bits, wanted) - wanted) <= errors).all():
+    for name in ("bfloat16", "float16"):
+        if (np.abs(in_dtype(name, wanted) - wanted) <= errors).all():
             rounded = rounded + ROUNDOFF[name]
             break
     found, options = [], {**options, "attention_factor": None, "xpos": None}

@@ -356,6 +356,28 @@ def test_slow_pairs_that_hardly_turn_are_no_pairs_of_frequency_0():
     assert found.rope == ROPE and found.longest == 63 and 0.0 < found.confidence < 1.0
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("still", [1, 3])
+def test_first_pairs_may_have_frequency_0(layout, still):
+    w = np.where(np.arange(8) < still, 0.0, FREQUENCIES)
+    found = identify(rotary(w, layout), WIDTH).rope
+    assert found.layout == layout
+    x = np.random.default_rng(0).standard_normal((5, WIDTH))
+    assert np.allclose(found(x, positions=np.arange(5), seq_dim=0), rotary(w, layout)(x, np.arange(5)), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("base, factor", [(1e4, 1.0), (5e5, 4.0), (1e6, 8.0)])
+def test_frequencies_of_16_bits(dtype, base, factor):
+    """The smallest ones of float16 have few bits left: 1.55e-7 lies between 1.19e-7 and 1.79e-7."""
+    rope = RotaryEmbedding(head_dim=128, layout="half", base=base, scaling=LinearScaling(factor=factor))
+    fn = rotary(rounded(dtype)(rope.inv_freq))
+    found = identify(fn, 128)
+    assert (found.rope.base, found.precision) == (base, np.dtype(dtype).name)
+    assert found.rope.scaling == (None if factor == 1.0 else rope.scaling)
+    assert compare(fn, rope).causes == ("phase precision",)
+
+
 @pytest.mark.parametrize("dim, base, factor", [(16, 1e4, 4.0), (32, 5e5, 8.0), (64, 1e4, 4.0), (64, 1e6, 1.5)])
 def test_frequencies_of_bfloat16_are_seen_through_results_of_bfloat16(dim, base, factor):
     """As of a module that is cast to bfloat16: its frequencies are rounded, and positions are not."""
