@@ -124,13 +124,20 @@ def test_messages_say_which_shapes_fit():
         fits = f"tables must {fit.format(', pairs')}have as many axes as x; got shape {(*shape, 7)}{of_x}"
         messages.append((partial(embedding(), x, sincos=tables, seq_dim=seq_dim), fits))
     rope = embedding(head_dim=4, base=None, inv_freq=(((1.0, 0.5),) * 3,))
-    for shape, axes in (((5, 2, 2), (1, 2)), ((4, 3, 2), (1, -2)), ((5, 3, 2), (2, 2)), ((2,), (1, 2))):
+    cases = (
+        ((5, 2, 2), (1, 2), 3),
+        ((4, 3, 2), (1, -2), 3),
+        ((5, 3, 2), (2, 2), 3),
+        ((2,), (1, 2), 3),
+        ((5, 4, 2), (1, 2), 4),
+    )
+    for shape, axes, heads in cases:
         fits = (
             "tables must be (seq, heads, pairs) or (batch, seq, heads, pairs), where seq is the size of axis "
             "seq_dim={} of x and heads=3 the size of its axis heads_dim={}; got tables of shape {} for x of shape "
-            "(2, 5, 3, 4)"
-        ).format(*axes, shape)
-        call = partial(rope, random(2, 5, 3, 4), sincos=(np.ones(shape, np.float32),) * 2)
+            "(2, 5, {}, 4)"
+        ).format(*axes, shape, heads)
+        call = partial(rope, random(2, 5, heads, 4), sincos=(np.ones(shape, np.float32),) * 2)
         messages.append((partial(call, seq_dim=axes[0], heads_dim=axes[1]), fits))
     rope = embedding(sections=Sections((3, 4)))
     fits = (
