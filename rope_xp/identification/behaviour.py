@@ -8,14 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rope_xp.arrays import libraries
-from rope_xp.identification.precision import (
-    PRECISIONS,
-    ROUNDOFF,
-    SIGNIFICANT_BITS,
-    errors_of_phases,
-    rounded_to,
-    roundings,
-)
+from rope_xp.identification.precision import BESIDES, PRECISIONS, ROUNDOFF, SIGNIFICANT_BITS, rounded_to, roundings
 from rope_xp.layouts import READ_WRITE
 from rope_xp.types import Embedding
 
@@ -82,7 +75,7 @@ class Map(NamedTuple):
         phase = "float32" if tables else precision
         of_angle = PRECISIONS[phase] * roundings(self.step)
         of_angle = size * (of_angle + ROUNDINGS * ROUNDOFF["float64"])  # of a frequency that was measured
-        of_token = of_angle * np.abs(self.step) + size * errors_of_phases(np.zeros(()), phase)
+        of_token = of_angle * np.abs(self.step) + size * BESIDES.get(phase, 0.0) * PRECISIONS[phase]
         return size * ROUNDINGS * max(roundoff, tables) + of_angle * np.abs(self.start) + (positions + 1) * of_token
 
     def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray:

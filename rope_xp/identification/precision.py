@@ -31,7 +31,7 @@ def rounded_to(bits: int, values: np.ndarray) -> np.ndarray:
 
 
 def in_dtype(name: str, frequencies: np.ndarray) -> np.ndarray:
-    """Frequencies as a dtype holds them: the smallest ones of float16 have fewer bits."""
+    # The smallest numbers of float16 have fewer bits.
     return (
         frequencies.astype(name).astype(float) if name == "float16" else rounded_to(SIGNIFICANT_BITS[name], frequencies)
     )

@@ -324,21 +324,15 @@ def _bases(target: Target, of_last_pairs: bool = False) -> Iterable[float]:
     # The base of the most pairs that have one of few digits is the first.
     order = slice(None, None, -1 if of_last_pairs else 1)
     least, most = _bounds(target)
-    found: dict[float, None] = {}
-    for ends in reversed(_in_common(least[order], most[order])):
-        base, digits = simplest(*ends)
-        if digits <= FEW_DIGITS and base > 1.0:
-            found[base] = None
-        if len(found) == 3:
-            break
+    ends = _in_common(least[order], most[order])[::-1]
     # The last two pairs are usually divided by one factor, which their ratio does not have.
     (fast, slow), (of_fast, of_slow) = target.values[-2:], target.errors[-2:]
     if slow > of_slow:
         ratios = (fast - of_fast) / (slow + of_slow), (fast + of_fast) / (slow - of_slow)
-        base, digits = simplest(*(float(min(each ** len(target.values), 1e300)) for each in ratios))
-        if digits <= FEW_DIGITS and base > 1.0:
-            found[base] = None
-    return found | dict.fromkeys(USUAL_BASES)
+        low, high = (float(min(each ** len(target.values), 1e300)) for each in ratios)
+        ends.append((low, high))
+    simple = [base for base, digits in (simplest(*each) for each in ends) if digits <= FEW_DIGITS and base > 1.0]
+    return dict.fromkeys((*simple, *USUAL_BASES))
 
 
 def _in_common(least: np.ndarray, most: np.ndarray) -> list[tuple[float, float]]:
