@@ -203,3 +203,7 @@ def test_calls_leave_no_trace(xp):
         rope = ROPES[index]
         assert_same(rope(x[rope], x[rope], seq_dim=1), fresh[rope], 0)
         assert (vars(rope), vars(rope._frequencies)) == before[rope]
+
+
+def test_one_row_of_frequencies_is_the_list_of_them():
+    assert embedding(base=None, inv_freq=(powers(100.0, 14),)) == embedding(base=None, inv_freq=powers(100.0, 14))

@@ -31,6 +31,11 @@ def test_a_rule_of_a_user_needs_no_factor():
     assert (report.trained_length, {band.treatment for band in report.bands}) == (2048, {"interpolated"})
 
 
+def test_the_trained_length_of_given_frequencies():
+    report = embedding(base=None, inv_freq=(1.0,) * 7).explain(trained_length=2048)
+    assert (report.trained_length, report.extended_length) == (2048, 2048)
+
+
 def words(report):
     """The text of a report without line breaks."""
     return re.sub(r"\s+", " ", str(report))
