@@ -31,10 +31,10 @@ def rounded_to(bits: int, values: np.ndarray) -> np.ndarray:
 
 
 def in_dtype(name: str, frequencies: np.ndarray) -> np.ndarray:
-    # The smallest numbers of float16 have fewer bits.
-    return (
-        frequencies.astype(name).astype(float) if name == "float16" else rounded_to(SIGNIFICANT_BITS[name], frequencies)
-    )
+    # The smallest numbers of float16 are 2**-24 apart.
+    are_small = np.abs(frequencies) < (2.0**-14 if name == "float16" else 0.0)
+    rounded = rounded_to(SIGNIFICANT_BITS[name], frequencies)
+    return np.where(are_small, np.round(frequencies * 2.0**24) / 2.0**24, rounded)
 
 
 def roundings(frequencies: np.ndarray) -> np.ndarray:

@@ -378,6 +378,11 @@ def test_frequencies_of_16_bits(dtype, base, factor):
     assert compare(fn, rope).causes == ("phase precision",)
 
 
+def test_a_frequency_that_float16_does_not_hold():
+    fast = ROPE.replace(base=None, inv_freq=(65_530.0, *FREQUENCIES[1:].tolist()))
+    assert compare(fast, ROPE).causes == ("frequencies",)
+
+
 @pytest.mark.parametrize("dim, base, factor", [(16, 1e4, 4.0), (32, 5e5, 8.0), (64, 1e4, 4.0), (64, 1e6, 1.5)])
 def test_frequencies_of_bfloat16_are_seen_through_results_of_bfloat16(dim, base, factor):
     """As of a module that is cast to bfloat16: its frequencies are rounded, and positions are not."""

@@ -240,8 +240,7 @@ def run_task(result, package, files, seconds=None, to=None):
     sys.dont_write_bytecode = True
     if seconds is not None:
         sys.path.insert(0, str(package.parent))
-        # Processes that tests start read the first, and this one, in which numba is imported, the second.
-        os.environ["PYTHONPATH"] = str(package.parent)
+        os.environ["PYTHONPATH"] = str(package.parent)  # for processes that tests start
         importlib.import_module("numba").config.CACHE_DIR = str(package.parent / "numba")
     plugin = Measured(package) if seconds is None else Chosen(package, seconds)
     with redirect_stdout(io.StringIO()) as printed:
