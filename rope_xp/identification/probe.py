@@ -129,6 +129,7 @@ class Probe:
         self.roundoff = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
         self.longest_index = SEARCHED_INDEX
         self._rows = len(MORE)  # in the last call, if each call gets another number of rows
+        self._at_first = self._short_call()
         self.widest = self._widest(shapes) if self.follows == "positions" and self.axis == "seq" else best.form
 
     def _trials(self, shapes: Sequence[str], libraries: list[Array]) -> list[Trial]:
@@ -254,6 +255,16 @@ class Probe:
             self.problems.append(str(failure))
             return None
         return result[:rows_given]
+
+    def has_changed(self) -> bool:
+        """Whether a short call gives another result now than at first."""
+        first, now = self._at_first, self._short_call()
+        if first is None or now is None:
+            return first is not now
+        return bool(np.abs(now - first).max() > noise(self.roundoff) * np.abs(first).max())
+
+    def _short_call(self) -> np.ndarray | None:
+        return self(np.ones((len(ORDER), self.head_dim)), ORDER)
 
     def together(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
         """The result of one call with x "batch heads seq dim" and positions "batch seq"; None if it failed."""

@@ -198,11 +198,10 @@ class Search:
 
     def _rotations(self, matrices: Matrices, channels: Channels) -> Rotations:
         rotations, why_not_longer = self._longest_rotations(matrices, channels)
-        again = Calls(self.probe).matrices(matrices.positions, self.probe.head_dim)
-        if again is not None and not self.report.stateful:
-            self.conclude(stateful=_differ(again[:, 0], matrices.values, matrices.roundoff))
-            if self.report.stateful:
-                self.conclude("it keeps state: a short call gives another result after a long one")
+        if not self.report.stateful:
+            changed = self.probe.has_changed()
+            words = "it keeps state: a short call gives another result after a long one" if changed else ""
+            self.conclude(words, stateful=changed)
         longest = int(rotations.positions.max())
         self.conclude(longest=longest)
         for words in why_not_longer:

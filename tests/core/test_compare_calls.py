@@ -222,6 +222,19 @@ def test_an_attention_factor_that_tables_in_half_precision_hide_is_no_cause():
     assert not report.same and "attention factor" not in report.causes
 
 
+def test_a_function_that_keeps_the_frequencies_of_its_longest_call():
+    """After a long call, its short calls agree with each other: only the first of all calls tells."""
+    longest = [100]
+
+    def fn(x, positions):
+        longest[0] = max(longest[0], positions.max())
+        return rotate(x, positions, 100.0 / longest[0] * FREQUENCIES)
+
+    report = compare(fn, ROPE, context=500)
+    assert "state" in report.causes and "gives other results for a call after it was called" in report.summary
+    assert compare(fn, ROPE.replace(scaling=LinearScaling(factor=4.99)), context=500).same
+
+
 @for_each("dtype, first, more", [("float16", 100, 1), ("float16", 1000, 8), (ml_dtypes.bfloat16, 100, -8)])
 def test_some_more_from_a_position_on_are_no_rounding(dtype, first, more):
     """Half-precision results hide what rounded phases would change, but those keep small positions as they are."""
