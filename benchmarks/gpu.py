@@ -65,10 +65,10 @@ NOTES = (
     "bandwidth that the rotation reaches, as a share of clone's (in place: of copy's). In 16 bits, transformers and "
     "Liger compute in that dtype; all others compute in float32 and round once. Liger writes in place, and is given "
     "views of arrays with the sequence first, as models do. Forward and backward passes are replayed as a CUDA graph, "
-    "since Python takes longer than the device; so it does for JAX, where times are of the host. Width 128, 32 heads of "
-    "q and 8 of k: prefill is one sequence of 2,048 tokens, long one of 8,192, decode one token of each of 8 sequences. "
-    "tables: given; rows: of given tables, selected by positions; positions: alone. operator: compiled with "
-    'kernel="triton", which the compiler fuses with nothing.'
+    "since Python takes longer than the device; so it does for JAX, where times are of the host. Width 128, 32 heads "
+    "of q and 8 of k: prefill is one sequence of 2,048 tokens, long one of 8,192, decode one token of each of 8 "
+    "sequences. tables: given; rows: of given tables, selected by positions; positions: alone. "
+    'operator: compiled with kernel="triton", which the compiler fuses with nothing.'
 )
 DRY_NOTE = "A dry run on the CPU in Triton's interpreter: figures have no meaning. "
 
