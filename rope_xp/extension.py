@@ -344,7 +344,8 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
     cost = f"{found.changed} of {it.pairs} frequencies change too{scores}" if found.changed else scores[2:]
     of_what = f"for {found.model_type}" if found.model_type else "for this GGUF file" if found.engines else ""
     engines = f"{of_what}: {', '.join(found.engines) or 'none whose source was read'}"
-    usual = "vllm" if METHODS[found.rule].scaling.is_standard else "gguf"  # whose metadata may have any factors
+    is_usual = choice.rope is not None and is_written(choice.rope, "vllm", may_be_unknown=True)
+    usual = "vllm" if is_usual else "gguf"  # whose metadata may have any factors
     program = usual if usual in found.engines or not found.engines else found.engines[0]
     return [
         ("rule", f"{found.rule} ({choice.kept} of {it.pairs} pairs are kept, {choice.new_angles} get new angles)"),
