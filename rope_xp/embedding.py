@@ -361,7 +361,7 @@ class RotaryEmbedding:
         Returns
         -------
         SinCos, each "*batch seq pairs", or "*batch seq heads pairs" if each head has its own frequencies
-            Right to 2e-7 at every int32 position. Beyond, the frequencies, rounded to float64, limit it: 4e-5 at 2**40.
+            Right to 2e-7 at every int32 position. Beyond, the frequencies, rounded to float64, limit it: 6e-5 at 2**40.
 
         Raises
         ------

@@ -17,6 +17,8 @@ from rope_xp.types import Embedding
 
 # A divisor that differs from 1 or from a rule's factor by less is equal to it. Rounding makes 1e-15 of it.
 TOLERANCE = 1e-9
+# Types of layers that score only keys of a window.
+WITH_WINDOW = ("sliding_attention", "chunked_attention")
 
 Range = tuple[float, float]  # the least and the greatest number
 
@@ -165,6 +167,15 @@ PUBLISHED = {
     YarnScaling: "DeepSeek-V3 was trained with this rule, up to 131,072 tokens (arXiv:2412.19437, section 4.3). "
     "Qwen2.5 was not: its users add the rule for longer texts.",
 }
+
+
+def windowed_layers(rope: Embedding, trained: int | None) -> str:
+    """The layers that score only keys of a window within the trained length, in words; empty if none are known."""
+    provenance, window = rope._provenance, rope._provenance.sliding_window
+    if provenance.layer_type in WITH_WINDOW:
+        return "these layers"
+    is_within = window is not None and (trained is None or window <= trained)
+    return f"layers with sliding_window={window:,}" if is_within and not provenance.layer_type else ""
 
 
 def with_scaling(rope: Embedding, extended: int | None) -> str:
@@ -381,15 +392,18 @@ def _angles(it: "Explanation") -> Sequence[str]:
     if not it.bands:
         return ()
     trained, unseen, unit = it.trained_length, it.unseen_from, unit_of(it.rope)
-    if it.rope._provenance.layer_type in ("sliding_attention", "chunked_attention"):
-        return [
-            "These layers score only keys of a window, at each length of the text. So longer texts show no angles of "
-            "scores that training did not show, unless the window grows."
-        ]
+    which = windowed_layers(it.rope, trained)
+    of_window = [
+        f"{which.capitalize()} score only keys of a window, at each length of the text. So longer texts show them no "
+        "angles of scores that training did not show, unless the window grows."
+    ][: bool(which)]
+    if it.rope._provenance.layer_type in WITH_WINDOW:
+        return of_window
     if trained is None:
         return [
+            *of_window,
             "The trained length is not known. State it with --trained-length, or in Python trained_length=, to see "
-            "which angles training did not show."
+            "which angles training did not show.",
         ]
     if not unseen:
         return [f"Each rotated pair completes a turn within {trained:,} {unit}s. Training showed all its angles."]
@@ -400,6 +414,7 @@ def _angles(it: "Explanation") -> Sequence[str]:
     reached = sum(position < it.context for position in unseen.values()) if it.context else 0
     within, begin = f"Within a context of {it.context:,} {unit}s", f"begin at position {first:,}{until}"
     return [
+        *of_window,
         *([with_scaling(it.rope, it.extended_length)] if scaled else []),
         f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} {unit}s: {_ranges(unseen)}. "
         f"{training.capitalize()} showed only a part of their angles.",

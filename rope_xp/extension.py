@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 from rope_xp.arrays import checks
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import ScaledPair
+from rope_xp.explanation import ScaledPair, windowed_layers
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -272,6 +272,8 @@ class Recommendation(NamedTuple):
         By how much rotated channels change scores, compared with the present embedding.
     fine_tuning : str
         What the papers say about it.
+    windowed : str
+        The layers that need no rule because they score only keys of a window; empty if none are known.
     engines : tuple of str
         The targets of `RotaryEmbedding.to_config` whose engines have the rule for the model type (dynamic NTK: for each
         length), or for the GGUF file, by the newest sources that were read.
@@ -283,6 +285,7 @@ class Recommendation(NamedTuple):
     changed: int
     score_factor: float
     fine_tuning: str
+    windowed: str
     engines: tuple[str, ...]
     model_type: str
 
@@ -337,7 +340,7 @@ class Choices(Report):
 
 
 def _advice(it: Choices) -> list[tuple[str, str]]:
-    """The recommendation in six lines of 80 columns, if model types have short names."""
+    """The recommendation in some lines of 80 columns, if model types have short names."""
     found = it.recommendation
     choice = next(each for each in it.choices if each.rule == found.rule)
     scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"
@@ -349,6 +352,7 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
     program = usual if usual in found.engines or not found.engines else found.engines[0]
     return [
         ("rule", f"{found.rule} ({choice.kept} of {it.pairs} pairs are kept, {choice.new_angles} get new angles)"),
+        *([("window", f"{found.windowed} need no rule (explain says why)")] if found.windowed else ()),
         ("short texts", cost or f"no cost: up to {it.trained:,} tokens, nothing changes"),
         ("fine-tuning", found.fine_tuning),
         ("engines", engines if of_what else "not known, because no config names the model type"),
@@ -399,11 +403,11 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
     ]
     incomplete = sum(trained * w < 2 * pi for w in frequencies if w)
     pairs, warnings = sum(map(bool, frequencies)), tuple(filter(None, [replaced_scaling(rope)]))
-    advice = _recommendation(rope, choices)
+    advice = _recommendation(rope, choices, trained)
     return Choices(trained, to, to / trained, pairs, incomplete, choices, tuple(notes), warnings, advice)
 
 
-def _recommendation(rope: Embedding, choices: tuple[Choice, ...]) -> Recommendation:
+def _recommendation(rope: Embedding, choices: tuple[Choice, ...], trained: int) -> Recommendation:
     possible = {each.rule: each for each in choices if each.rope is not None}
     present = [rule for rule in possible if METHODS[rule].scaling is type(rope.scaling)]
     rule = next(each for each in (*present, "yarn", *possible) if each in possible)
@@ -419,7 +423,8 @@ def _recommendation(rope: Embedding, choices: tuple[Choice, ...]) -> Recommendat
     if rule == "dynamic" and model_type:
         known = [name for name in known if name in FOLLOWING_LENGTH]
     engines = tuple(name for name in TARGETS if name in known and is_written(found, name, may_be_unknown=False))
-    return Recommendation(rule, changed, factor, METHODS[rule].fine_tuning, engines, model_type)
+    windowed = windowed_layers(rope, trained)
+    return Recommendation(rule, changed, factor, METHODS[rule].fine_tuning, windowed, engines, model_type)
 
 
 def _for_short_texts(rope: Embedding) -> Embedding:

@@ -37,6 +37,7 @@ class Provenance:
     # Of the layers that the embedding is for, or their number if they have no type; empty if other layers have the same
     # embedding, or none.
     layer_type: str = ""
+    sliding_window: int | None = None  # in tokens: stated, for all layers or for some
     # In a GGUF file of the config, because its scaling needs them. llama.cpp divides frequencies by them, whatever
     # the rule is.
     tensors: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ class Provenance:
 
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""
-        names = ("model_type", "file_type", "path", "layer_type", "tensors", "architecture")
+        names = ("model_type", "file_type", "path", "layer_type", "sliding_window", "tensors", "architecture")
         return Provenance(**{name: getattr(self, name) for name in names})
 
     def axis_name(self, axis: int) -> str:

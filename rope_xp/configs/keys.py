@@ -25,7 +25,8 @@ MAX_SIZE = 2**14
 
 # Keys about rotation outside the rotary block, in lower case.
 ROTARY_KEY = re.compile(
-    r"rope|rotary|partial_?(rot|factor)|theta|yarn|(^|_)ntk|original_?max_?position|^base$|freq_?base"
+    r"rope|rotary|partial_?(rot|factor)|theta|yarn|(^|_)ntk|original_?max_?position|^base$|freq_?base|base_?freq|inv_?freq|"
+    r"^rot(ate)?_|neox_style|xpos|max_?wavelength|^interleaved$|^traditional$"
 )
 # Keys about another kind of position, unless their value is false.
 OTHER_POSITIONS = re.compile(r"alibi|dual_?chunk|(^|_)nope(?!_?head)|^no_?pos")
@@ -252,7 +253,7 @@ class Keys:
             like = Spelling(self._read).similar(unread)
             like += "".join(map(owners, list(unread)[:4])) if owners else ""
             keys = f"every key of {self.name}{' about positions' if matters else ''}"
-            raise wrong_value(f"{keys} must be known; got {unread}{like}; known keys are {known}")
+            raise wrong_value(f"{keys} must be known; got {unread}{like}; known keys in it: {known}")
 
     def require_spelling(self) -> None:
         require_spelling(self.name, self.mapping, self._read)

@@ -326,6 +326,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     indexer = read_indexer(keys, rope if rotated and indexed else None, choice.layout, of_indexer)
     _add_remark_on_chunks(keys)
     length = keys.read_first(*LENGTH_KEYS, "seq_length")
+    window = None if keys.read("use_sliding_window") is False else keys.read("sliding_window")
     _check_all_read(keys, family, mapping)
     if rope is None or not rotated or (of_indexer and indexer is None):
         return None, Provenance(defaults_of_layer)
@@ -346,6 +347,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
         axis_names=axis_names(family, model_type, chosen.axes),
         indexer=note,
         layer_type=row_type,
+        sliding_window=window if isinstance(window, int) and window > 0 else None,
     )
 
 

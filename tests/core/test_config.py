@@ -323,7 +323,18 @@ def test_a_key_with_another_meaning_is_not_misspelt():
     """Each is one letter from a key that is read: `use_mrope` and `rope_pct`."""
     for key, value in product(("use_rope", "use_irope"), (False, True)):
         with pytest.raises(
-            ValueError, match=f"about positions must be known; got {{'{key}': {value}}}; known keys are "
+            ValueError, match=f"about positions must be known; got {{'{key}': {value}}}; known keys in it: "
         ):
             from_config(llama(**{key: value}))
     assert from_config(bare(crop_pct=0.9)) == from_config(LLAMA)
+
+
+OF_OTHER_CODE = (
+    "rot_pct rotate_dim is_neox_style use_xpos inv_freq local_base_freq max_wavelength interleaved traditional"
+)
+
+
+@for_each("key", OF_OTHER_CODE.split())
+def test_a_key_about_rotation_that_no_family_has_is_not_ignored(key):
+    with pytest.raises(ValueError, match=f"about positions must be known; got {{'{key}': 0.25}}"):
+        from_config(llama(**{key: 0.25}))

@@ -141,3 +141,18 @@ def test_layers_of_a_window_see_no_new_angles():
     near, far = (words(from_config(config, layer=layer).explain()) for layer in (0, 5))
     assert "score only keys of a window" in near and "trained length 4,096 tokens" in near
     assert "a window" not in far and "pairs complete no turn within 4,096 tokens" in far
+    near, far = (from_config(config, layer=layer).extend(to=8192).recommendation for layer in (0, 5))
+    assert (near.windowed, far.windowed) == ("these layers", "")
+
+
+@for_each("window, uses", [(512, None), (4096, True), (4097, None), (512, False), (0, None), (None, None)])
+def test_a_window_of_all_layers_or_of_some(window, uses):
+    """Whether a family has it in all layers is not known; it says nothing if training was shorter."""
+    config = {"model_type": "mistral", "head_dim": 64, "max_position_embeddings": 4096, "rope_theta": 1e6}
+    rope = from_config({**config, "sliding_window": window, "use_sliding_window": uses})
+    which = f"layers with sliding_window={window:,}" if window in (512, 4096) and uses is not False else ""
+    report, choices = words(rope.explain()), rope.extend(to=8192)
+    assert (f"{which.capitalize()} score only keys of a window" in report) == bool(which)
+    assert "pairs complete no turn within 4,096 tokens" in report
+    assert choices.recommendation.windowed == which
+    assert (f"window {which} need no rule" in words(choices)) == bool(which)
