@@ -243,7 +243,7 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
     factor, ratio = getattr(extended.scaling, "factor", inf), to / (extended._provenance.trained_length or to)
     if rule == "ntk" and factor <= ratio:
         _note(f"warning: some pairs get new angles; give --factor, greater than {ratio:g} (YaRN, section 3.1)")
-    if rule in ("linear", "yarn", "llama3") and factor < ratio:
+    if rule not in ("ntk", "dynamic", "longrope") and factor < ratio:
         _note(f"warning: the factor is too small for {to:,} tokens; give --factor, {ratio:g} or greater")
     if rule == "ntk" and '"alpha"' in text:
         _note(f'note: {target} has the rule ntk by the name "dynamic", with alpha as its factor')

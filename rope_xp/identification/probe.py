@@ -118,8 +118,8 @@ class Probe:
             checks.floating("like", like)
         self.fn, self.is_stated = fn, shape is not None
         self.problems: list[str] = []
-        trials = self._trials(shapes, _libraries(like))
-        best = min(trials, key=lambda trial: trial.rank)
+        trials = sorted(self._trials(shapes, _libraries(like)), key=lambda trial: trial.rank)
+        best = trials[0]
         if best.follows is None:
             self.problems += _summary(trials)
         self._form, self.dtype, self.axis, self.follows = best.form, best.dtype, best.axis, best.follows
