@@ -1,8 +1,8 @@
 """Write what readings.json, examples.json, commands.json and checkpoints.json say: what is read, written and reported.
 
 Run: `python tests/goldens/make_readings.py`, with names such as "examples" to write only these files. Examples stand
-below a sentence that they show; one that is added needs no "says", and that of a family is added here. The files show what a change changes for a user; tests of single formats
-say what is right.
+below a sentence that they show; one that is added needs no "says", and that of a family is added here. The files show
+what a change changes for a user; tests of single formats say what is right.
 """
 
 import sys
