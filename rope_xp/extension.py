@@ -340,7 +340,6 @@ class Choices(Report):
 
 
 def _advice(it: Choices) -> list[tuple[str, str]]:
-    """The recommendation in some lines of 80 columns, if model types have short names."""
     found = it.recommendation
     choice = next(each for each in it.choices if each.rule == found.rule)
     scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"

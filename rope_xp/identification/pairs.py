@@ -349,8 +349,6 @@ class Place(NamedTuple):
 def places_of(channels: Channels, magnitude: float) -> Iterator[Place]:
     """All layouts that have these pairs, the most usual ones first."""
     measured = channels.pairs
-    if not measured:
-        return
     (first, second, to_first, to_second), head_dim = measured[0], channels.head_dim
     last, step = measured[-1], second - first
     # Pairs of frequency 0 may come before or after, which have the magnitude too.

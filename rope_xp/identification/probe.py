@@ -256,8 +256,8 @@ class Probe:
             return None
         return result[:rows_given]
 
-    def has_changed(self) -> bool:
-        """Whether a short call gives another result now than at first."""
+    def keeps_state(self) -> bool:
+        # Then a short call gives another result now than at first.
         first, now = self._at_first, self._short_call()
         if first is None or now is None:
             return first is not now

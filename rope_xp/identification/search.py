@@ -199,9 +199,9 @@ class Search:
     def _rotations(self, matrices: Matrices, channels: Channels) -> Rotations:
         rotations, why_not_longer = self._longest_rotations(matrices, channels)
         if not self.report.stateful:
-            changed = self.probe.has_changed()
-            words = "it keeps state: a short call gives another result after a long one" if changed else ""
-            self.conclude(words, stateful=changed)
+            stateful = self.probe.keeps_state()
+            words = "it keeps state: a short call gives another result after a long one" if stateful else ""
+            self.conclude(words, stateful=stateful)
         longest = int(rotations.positions.max())
         self.conclude(longest=longest)
         for words in why_not_longer:

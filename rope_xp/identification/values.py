@@ -244,7 +244,6 @@ def _sections_of(axis_of_pair: list[int], axes: int) -> Iterator[Sections]:
 
 
 def _base_with(scaling: Scaling | None, column: Column, wanted: float) -> float:
-    """The base with which a pair has a frequency."""
     rule = scaling or Scaling()
     low, high = 1e-6, log(1e15)  # YaRN needs a base above 1
     for _ in range(60):

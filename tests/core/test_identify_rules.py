@@ -9,6 +9,7 @@ from math import log
 
 import ml_dtypes
 import numpy as np
+import oracle
 import pytest
 from configs import recorded
 from formulas import (
@@ -24,7 +25,7 @@ from formulas import (
     ramp,
     yarn,
 )
-from functions import rounded, turned
+from functions import rotary, rounded, turned
 from recorded import text_of
 
 from rope_xp import (
@@ -353,6 +354,15 @@ def test_numbers_that_no_value_states():
     assert "those of base 10000 with scaling linear, factor=4.0, and are given as numbers" in reasons
     found = identify(function(np.ones(1)), 2)
     assert found.rope.inv_freq == (1.0,) and "One frequency says no base" in " ".join(found.reasons)
+
+
+@pytest.mark.parametrize("base, dtype", [(595549.5396222147, ml_dtypes.bfloat16), (746579.4451639589, "float16")])
+def test_rounded_frequencies_of_a_base_with_many_digits_are_numbers(base, dtype):
+    """A base with fewer digits is near, and rounds to other frequencies."""
+    w = FLOAT16([float(each) for each in oracle.geometric(base, 8)])
+    found = identify(rotary(w, dtype=dtype), 8, shape="seq dim")
+    assert (found.rope.base, found.precision) == (None, "exact")
+    assert np.allclose(found.rope.inv_freq, w, rtol=MEASURED["bfloat16"], atol=0.0)
 
 
 @pytest.mark.parametrize("name, tables", [("float16", FLOAT16), ("bfloat16", BFLOAT16)])

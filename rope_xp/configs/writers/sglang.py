@@ -188,7 +188,6 @@ def _require_read(rope: Embedding, table: Table, known: Reading | None, block: C
 
 
 def _sections_and_fraction(rope: Embedding, target: str) -> Values:
-    """The keys that stand beside every rule."""
     require_only(rope, target)
     if rope.softmax_scale == 1.0:
         require_attention_factor(rope)
