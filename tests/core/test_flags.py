@@ -33,6 +33,7 @@ LLAMA = dict(
 )
 GGUF = {"general.architecture": "qwen2", "qwen2.rope.freq_base": 5e5, "qwen2.attention.key_length": 64}
 GGUF |= {"qwen2.context_length": 8192}
+GGUF_OF_LLAMA = {"general.architecture": "llama", "llama.rope.freq_base": 5e5, "llama.attention.key_length": 128}
 
 
 # Arguments of each target for every golden, and for other values, with one golden of each model type.
@@ -133,6 +134,17 @@ def test_known_names_are_not_harmless():
     assert not KNOWN & HARMLESS
 
 
+def test_all_overrides_of_vllm_are_set():
+    """Objects that follow another key, too. One that is no rotary block replaces that of the file."""
+    block = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
+    overrides = {"initializer_range": 0.1, "quantization": {}, "rope_parameters": block}
+    rope = from_config(LLAMA, flags=["vllm", "--hf-overrides", json.dumps(overrides)])
+    assert (rope.base, rope.scaling) == (1e4, LinearScaling(factor=4.0))
+    dbrx = dict(model_type="dbrx", d_model=512, n_heads=8, attn_config={"rope_theta": 5e5, "kv_n_heads": 2})
+    assert from_config(dbrx).base == 5e5
+    assert from_config(dbrx, flags=["vllm", "--hf-overrides", '{"attn_config": {"kv_n_heads": 2}}']).base == 1e4
+
+
 def test_compare_gives_the_flags_to_the_second_config():
     report = compare(LLAMA, LLAMA, options={"flags": "--rope-scale 2"})
     assert report.causes == ("scaling",) and report.b.startswith("the config with the flags: ")
@@ -169,6 +181,11 @@ def test_arguments_for_another_rule_are_read_back_or_refused():
             found = from_config(config, flags=["llama-server", *words], **kwargs)
             assert found.inv_freq == pytest.approx(changed.inv_freq, rel=1e-6, abs=1e-12), golden
     assert refused >= {"llama-3.1-8b", "phi-3.5-mini-instruct"}
+    llama, factors = from_config(CONFIGS["llama-3.1-8b"], layout="interleaved"), "rope_freqs.weight"
+    file = from_config({**GGUF_OF_LLAMA, factors: llama.to_config("gguf", architecture="llama")[factors]})
+    # The config of a file is not known, and still is where the rule can be written.
+    with pytest.raises(ValueError, match=r'anew, or see to_config\("gguf"\)$'):
+        file.replace(scaling=LinearScaling(factor=2.0)).to_config("llama.cpp")
     with pytest.raises(
         ValueError, match=r"\(the config was read as the GGUF file that llama\.cpp's converter writes from it"
     ):
