@@ -329,6 +329,13 @@ def test_a_key_with_another_meaning_is_not_misspelt():
     assert from_config(bare(crop_pct=0.9)) == from_config(LLAMA)
 
 
+def test_layers_of_hy_v4_that_have_an_indexer():
+    """The first two, and then each fourth; the others share the tokens that it selects."""
+    config = {"model_type": "hy_v4", "qk_rope_head_dim": 64, "rope_theta": 1e6, "num_hidden_layers": 13}
+    found = [layer for layer in range(13) if from_config(config, part="indexer", layer=layer) is not None]
+    assert found == [0, 1, 5, 9]
+
+
 OF_OTHER_CODE = (
     "rot_pct rotate_dim is_neox_style use_xpos inv_freq local_base_freq max_wavelength interleaved traditional"
 )
