@@ -392,11 +392,12 @@ def _angles(it: "Explanation") -> Sequence[str]:
     if not it.bands:
         return ()
     trained, unseen, unit = it.trained_length, it.unseen_from, unit_of(it.rope)
-    which = windowed_layers(it.rope, trained)
+    windowed = windowed_layers(it.rope, trained)
     of_window = [
-        f"{which.capitalize()} score only keys of a window, at each length of the text. So longer texts show them no "
+        f"{each.capitalize()} score only keys of a window, at each length of the text. So longer texts show them no "
         "angles of scores that training did not show, unless the window grows."
-    ][: bool(which)]
+        for each in filter(None, [windowed])
+    ]
     if it.rope._provenance.layer_type in WITH_WINDOW:
         return of_window
     if trained is None:

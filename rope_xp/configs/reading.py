@@ -347,7 +347,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
         axis_names=axis_names(family, model_type, chosen.axes),
         indexer=note,
         layer_type=row_type,
-        sliding_window=window if isinstance(window, int) and window > 0 else None,
+        sliding_window=window if type(window) is int and window > 0 else None,
     )
 
 
