@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import embedding, random
 
-from rope_xp import RotaryEmbedding, XPos, from_config
+from rope_xp import XPos, from_config
 from rope_xp.frequencies import Scaling, geometric
 from rope_xp.reports import Report, Section, Table
 
@@ -32,7 +32,9 @@ def test_a_rule_of_a_user_needs_no_factor():
 
 
 def test_the_trained_length_of_given_frequencies():
-    report = embedding(base=None, inv_freq=(1.0,) * 7).explain(trained_length=2048)
+    rope = embedding(base=None, inv_freq=((1.0,) * 7,))
+    assert rope.inv_freq == (1.0,) * 7  # one row is no axis
+    report = rope.explain(trained_length=2048)
     assert (report.trained_length, report.extended_length) == (2048, 2048)
 
 
@@ -133,13 +135,6 @@ def test_what_a_report_says_about_training(row):
     """About the lengths of a config, and about training with its rule."""
     text = words(from_config(CONFIGS[row["config"]]).explain())
     assert [each for each in row["texts"] if each not in text] == []
-
-
-def test_given_frequencies_of_one_axis_and_their_lengths():
-    rope = RotaryEmbedding(head_dim=4, layout="half", inv_freq=[[1.0, 0.01]])
-    assert rope.inv_freq == (1.0, 0.01) and rope.explain().trained_length is None
-    report = rope.explain(trained_length=100)
-    assert (report.trained_length, report.extended_length, report.unseen_from) == (100, 100, {1: 100})
 
 
 def test_layers_of_a_window_see_no_new_angles():

@@ -33,7 +33,6 @@ LLAMA = dict(
 )
 GGUF = {"general.architecture": "qwen2", "qwen2.rope.freq_base": 5e5, "qwen2.attention.key_length": 64}
 GGUF |= {"qwen2.context_length": 8192}
-GGUF_OF_LLAMA = {"general.architecture": "llama", "llama.rope.freq_base": 5e5, "llama.attention.key_length": 128}
 
 
 # Arguments of each target for every golden, and for other values, with one golden of each model type.
@@ -181,11 +180,9 @@ def test_arguments_for_another_rule_are_read_back_or_refused():
             found = from_config(config, flags=["llama-server", *words], **kwargs)
             assert found.inv_freq == pytest.approx(changed.inv_freq, rel=1e-6, abs=1e-12), golden
     assert refused >= {"llama-3.1-8b", "phi-3.5-mini-instruct"}
-    llama, factors = from_config(CONFIGS["llama-3.1-8b"], layout="interleaved"), "rope_freqs.weight"
-    file = from_config({**GGUF_OF_LLAMA, factors: llama.to_config("gguf", architecture="llama")[factors]})
-    # The config of a file is not known, and still is where the rule can be written.
+    unknown = from_config({**CONFIGS["llama-3.1-8b"], "model_type": "of_its_own"}, layout="half")
     with pytest.raises(ValueError, match=r'anew, or see to_config\("gguf"\)$'):
-        file.replace(scaling=LinearScaling(factor=2.0)).to_config("llama.cpp")
+        unknown.replace(scaling=LinearScaling(factor=2.0)).to_config("llama.cpp")
     with pytest.raises(
         ValueError, match=r"\(the config was read as the GGUF file that llama\.cpp's converter writes from it"
     ):
