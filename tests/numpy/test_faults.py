@@ -84,6 +84,20 @@ def test_numba_that_is_broken_is_passed_over(name, tmp_path):
     assert warned.startswith("1 rope_xp: kernel='numba' is not used") and reason in warned
 
 
+def test_broken_numba_is_told_where_only_tables_are_made(tmp_path):
+    script = """
+import warnings
+from rope_xp import RotaryEmbedding
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    RotaryEmbedding(head_dim=4, layout="half", base=1e4).sincos(np.arange(3), like=x)
+print(len(caught), *[warning.message for warning in caught])
+"""
+    *_, warned = run(tmp_path, NO_COMPILER + PROGRAM + script, NUMBA_CACHE_DIR=str(tmp_path / "cache")).splitlines()
+    assert warned.startswith("1 rope_xp: kernel='numba' is not used") and warned.endswith("LLVM is gone")
+
+
 def test_a_broken_import_is_told_once_and_leaves_no_module_of_ours_and_no_array(tmp_path):
     """To threads that are first at once."""
     script = """
