@@ -393,11 +393,11 @@ def _angles(it: "Explanation") -> Sequence[str]:
         return ()
     trained, unseen, unit = it.trained_length, it.unseen_from, unit_of(it.rope)
     windowed = windowed_layers(it.rope, trained)
-    of_window = [
-        f"{each.capitalize()} score only keys of a window, at each length of the text. So longer texts show them no "
-        "angles of scores that training did not show, unless the window grows."
-        for each in filter(None, [windowed])
-    ]
+    sentence = (
+        f"{windowed.capitalize()} score only keys of a window, at each length of the text. So longer texts show them "
+        "no angles of scores that training did not show, unless the window grows."
+    )
+    of_window = [sentence] if windowed else []
     if it.rope._provenance.layer_type in WITH_WINDOW:
         return of_window
     if trained is None:

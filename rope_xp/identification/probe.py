@@ -261,7 +261,7 @@ class Probe:
         first, now = self._at_first, self._short_call()
         if first is None or now is None:  # it may need more rows than `longest_index` allows
             return False
-        return bool(np.abs(now - first).max() > noise(self.roundoff) * np.abs(first).max())
+        return results_differ(now, first, self.roundoff)
 
     def _short_call(self) -> np.ndarray | None:
         return self(np.ones((len(ORDER), self.head_dim)), ORDER)
@@ -302,6 +302,10 @@ class Probe:
         y = _call(self.fn, self._form, x, self._of_axes(where[..., None, : shape[2]])).y
         y = y[tuple(slice(None) if each == axis else 0 for each in range(3))]
         return y[rows] if self.follows == "index" else y
+
+
+def results_differ(one: np.ndarray, other: np.ndarray, roundoff: float) -> bool:
+    return bool(np.abs(one - other).max() > noise(roundoff) * np.abs(other).max())
 
 
 def _follow_positions(first: np.ndarray, other: np.ndarray, order: np.ndarray, close: float) -> bool:

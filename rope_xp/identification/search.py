@@ -24,7 +24,7 @@ from rope_xp.identification.pairs import (
     why_no_rotation,
 )
 from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, Precision, noise, roundoff_of, wrapped
-from rope_xp.identification.probe import STRIDES, Calls, Probe, irregularity
+from rope_xp.identification.probe import STRIDES, Calls, Probe, irregularity, results_differ
 from rope_xp.identification.result import Identification
 from rope_xp.identification.rules import attention_in_words, simplest_within
 from rope_xp.identification.values import (
@@ -230,7 +230,7 @@ class Search:
             long = self._rotations_at(channels, np.concatenate([powers(seq_len), odd]))
             if long is None:
                 why["failure"] = f"with longer ones {self.probe.problems.pop()}"
-            elif _differ(long.blocks[row], short.blocks[row], matrices.roundoff):
+            elif results_differ(long.blocks[row], short.blocks[row], matrices.roundoff):
                 why["length"] = "the frequencies depend on the largest position of a call"
             elif (until := long.until) is None or until <= SHORTER_LENGTHS[-1] or not has_position_1:
                 return long, [*why.values()]
@@ -274,7 +274,7 @@ class Search:
         first = int(between[first_unlike_0(near.angle)])
         x, first_of_groups = np.ones((len(positions), self.probe.head_dim)), positions // first * first
         one, other = (self.probe(x, each) for each in (positions, first_of_groups))
-        if one is not None and other is not None and not _differ(one, other, rotations.roundoff):
+        if one is not None and other is not None and not results_differ(one, other, rotations.roundoff):
             return f"positions are divided by {first} and rounded down: {first} neighbours have the same position"
         return f"positions below {first} have the same angles"
 
@@ -431,11 +431,7 @@ def _are_scores_relative(matrices: Matrices, roundoff: float) -> bool:
     q, k = (matrices.values @ _small_integers(matrices.values.shape[1], 8, seed) for seed in (1, 2))
     near = np.einsum("pcv,pcv->pv", q[[0, 0]], k[[1, 2]])  # of positions 0 and 1, and 0 and 2 (see `SHORT`)
     far = np.einsum("pcv,pcv->pv", q[[3, 2]], k[[4, 3]])  # of positions 4 and 5, and 2 and 4: the same differences
-    return not _differ(near, far, max(roundoff, ROUNDOFF["float32"]))
-
-
-def _differ(one: np.ndarray, other: np.ndarray, roundoff: float) -> bool:
-    return bool(np.abs(one - other).max() > noise(roundoff) * np.abs(other).max())
+    return not results_differ(near, far, max(roundoff, ROUNDOFF["float32"]))
 
 
 def _nearest_factor(measured: Measured, near: Embedding) -> float:

@@ -23,6 +23,7 @@ from rope_xp import (
     Sections,
     YarnScaling,
 )
+from rope_xp.extension import METHODS
 from rope_xp.kernels import KERNELS
 
 ORIGINAL = "original_max_position_embeddings"
@@ -176,7 +177,7 @@ def test_choices_are_those_of_the_formulas(base, width, trained, ratio, kind):
     assert (report.trained, report.to, report.pairs) == (trained, to, width // 2)
     assert report.factor == pytest.approx(factor)
     found = {choice.rule: choice for choice in report.choices}
-    assert found.keys() == {*after, "longrope"}
+    assert [*found] == [*METHODS] and [rule for rule in found if rule != "longrope"] == [*after]
     assert found["longrope"].rope is None and "must be given" in found["longrope"].refusal
     if any(abs(w * trained / (2 * pi) - 1) < 1e-9 for w in freqs):
         return
