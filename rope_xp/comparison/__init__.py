@@ -44,7 +44,7 @@ def compare(
         `seq_len` or flags with a length. So are two values, unless one of them states a length. A value beside a
         function, a module or a config stays as it is; the default is then at most the length of its frequencies.
     tolerance : float, optional
-        The change of a unit score that is accepted. The default is 1e-3, the error of float32 phases at position 8,192.
+        The change of a unit score that is accepted. The default is 1e-3, a bound for float32 phases at position 8,192.
         For a function with bfloat16 or float16 results, it is 8 roundings of that dtype, and must not be less.
     shape : str, optional
         The axes of the `x` of functions, such as ``"batch heads seq dim"``. By default several are tried.
@@ -81,7 +81,7 @@ def compare(
     phases behind results in half precision are compared by the results, where the function is called. A function that
     nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. To check that a
     function is the same everywhere, it is called at all positions below 32,768 and at some beyond, in calls with at
-    most 8,192 tokens. No call is beyond `context`. `sample` says which positions were called, if not all.
+    most 32,768 tokens, or fewer for wide heads. No call is beyond `context`. `sample` says which positions were called.
 
     If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
 

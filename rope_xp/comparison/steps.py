@@ -47,7 +47,7 @@ from rope_xp.reports import short_repr
 from rope_xp.spectrum import lengths_of
 from rope_xp.types import Embedding, Values
 
-# What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
+# What counts as the same, at least: a bound for float32 phases at position 8,192 (two roundings of 2**-24).
 TOLERANCE = 1e-3
 # Without a length in either of the two; and the longest.
 CONTEXT, LONGEST_CONTEXT = 4096, 2**31
@@ -332,9 +332,9 @@ def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) ->
         causes = tuple("rotation" if cause == "frequencies" else cause for cause in causes)
     if one.precision == other.precision:
         return causes
+    reach = context if causes else max(context, HORIZON)
     for each in (one, other):
-        exact = each.with_exact_phases().map()
-        if not causes or first_beyond(each.map(), exact, tolerance, context) is not None:
+        if first_beyond(each.map(), each.with_exact_phases().map(), tolerance, reach) is not None:
             return (*causes, "phase precision")
     return causes
 
@@ -376,9 +376,17 @@ def _advice(causes: Iterable[str], precisions: Iterable[str] = ()) -> tuple[str,
 
 def _difference(cause: str, one: Behaviour, other: Behaviour) -> Difference:
     a, b = (_text(cause, each) for each in (one, other))
-    if cause == "base" and one.rope is not None and other.rope is not None:
-        return Difference(cause, base_in_words(one.rope, other.rope), base_in_words(other.rope, one.rope))
-    if a != b or cause not in ("frequencies", "scaling") or one.rope is None or other.rope is None:
+    if one.rope is None or other.rope is None:
+        return Difference(cause, a, b)
+    if cause == "base":
+        a, b = base_in_words(one.rope, other.rope), base_in_words(other.rope, one.rope)
+    numbers = {
+        "base": (one.rope.base, other.rope.base),
+        "attention factor": (one.attention_factor, other.attention_factor),
+    }
+    if a == b and cause in numbers:  # they differ in digits that are not shown
+        a, b = map(str, numbers[cause])
+    if a != b or cause not in ("frequencies", "scaling"):
         return Difference(cause, a, b)
     of_one, of_other = frequency_that_differs(one.rope, other.rope)
     return Difference(cause, a + of_one, b + of_other)

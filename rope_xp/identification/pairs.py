@@ -10,6 +10,7 @@ from rope_xp.identification.behaviour import Complex, Pair, pairs_in
 from rope_xp.identification.precision import (
     ROUNDOFF,
     Precision,
+    are_numbers_of,
     error_of,
     errors_of_phases,
     exact_angles,
@@ -24,6 +25,8 @@ from rope_xp.types import Values
 ZERO = 2.0**-40
 # An angle that is off by more, in radians, does not follow from the one before.
 JUMP = 0.05
+# Roundings of these dtypes cannot be told from errors of arithmetic.
+FINE = (ROUNDOFF["float64"], ROUNDOFF["float32"])
 # Lengths to test if longer ones fail.
 SHORTER_LENGTHS = tuple(2**k for k in (20, *range(17, 2, -1)))
 # Twice as many angles give a frequency where sines and cosines are rounded.
@@ -174,14 +177,32 @@ def rotations_of(channels: Channels, positions: np.ndarray, blocks: np.ndarray) 
     factors, rest = (a + d + 1j * (c - b)) / 2, np.abs(a - d + 1j * (c + b)) / 2
     # The length of a block of rounded numbers is off by at most one unit roundoff of its length.
     lengths = np.abs(factors)
+    off = _changes_of_length(lengths, rest).max()
+    possible = [name for name, each in ROUNDOFF.items() if each >= channels.roundoff and off <= error_of(each)]
+    # Lengths that are off by more than results are rounded: then sines and cosines are, or it is no rotation.
+    entries = (blocks, blocks / np.median(lengths[0]))  # a factor comes before this rounding, or after it
+
+    def is_rounded_to(name: str) -> bool:
+        return any(are_numbers_of(name, each, 2 * ROUNDOFF["float32"] * np.abs(each)) for each in entries)
+
+    known = [name for name in possible if ROUNDOFF[name] in (channels.roundoff, *FINE) or is_rounded_to(name)]
+    roundoff = ROUNDOFF[known[0]] if known else inf
+    return Rotations(channels, positions, blocks, factors, rest, roundoff)
+
+
+def _changes_of_length(lengths: np.ndarray, rest: np.ndarray) -> np.ndarray:
     length = np.median(lengths, axis=0)
-    off = (np.maximum(np.abs(lengths - length), rest) / np.maximum(length, ZERO)).max()
-    possible = (each for each in sorted(ROUNDOFF.values()) if each >= channels.roundoff and off <= error_of(each))
-    return Rotations(channels, positions, blocks, factors, rest, next(possible, inf))
+    return np.maximum(np.abs(lengths - length), rest).max(axis=0) / np.maximum(length, ZERO)
 
 
 def why_no_rotation(rotations: Rotations) -> str:
-    blocks, close = rotations.blocks, error_of(ROUNDOFF["bfloat16"])
+    # Of the pairs whose lengths are off by more than a dtype rounds: the coarsest one for which there are any.
+    off, channels = _changes_of_length(rotations.length, rotations.rest), rotations.channels
+    close = next(each for each in map(error_of, sorted(ROUNDOFF.values(), reverse=True)) if off.max() > each)
+    pairs = np.flatnonzero(off > close)
+    own = {name: getattr(rotations, name)[:, pairs] for name in ("blocks", "factors", "rest")}
+    rotations = rotations._replace(channels=channels._replace(inputs=channels.inputs[pairs]), **own)
+    blocks = rotations.blocks
     pair = "(" + ", ".join(map(str, rotations.channels.inputs[0])) + ")"
     if rotations.rest.max() <= close * rotations.length.max():
         of_both = _factors(rotations.factors, close)
@@ -208,7 +229,8 @@ def _factors(factors: Complex, close: float) -> tuple[float, ...] | None:
     """Numbers a, b with ``(real / a)**2 + (imag / b)**2`` close to 1, by least squares; None without."""
     terms = np.stack([factors.real.ravel() ** 2, factors.imag.ravel() ** 2], axis=-1)
     squares, *_ = np.linalg.lstsq(terms, np.ones(len(terms)), rcond=None)
-    if min(squares) < 0.0 or np.abs(terms @ squares - 1.0).max() > close:
+    off = np.abs(terms @ squares - 1.0).max()
+    if min(squares) < 0.0 or off > min(close, np.ptp(squares) / 4):  # two equal numbers would do as well
         return None
     return tuple(squares**-0.5)
 
@@ -245,7 +267,7 @@ def start_of(frequencies: Fitted, roundoff: float) -> tuple[int | float | None, 
     if offset is None and constant:
         return None, f"all pairs are turned by a constant angle of {start[0]:.6g}"
     if offset is None:
-        return None, "pairs are turned at position 0 by angles that no offset of the positions explains"
+        return None, "pairs are turned at position 0 by angles that no single offset of the positions explains"
     whole, error = round(offset), max(error, 1e-6 * abs(offset))
     if abs(offset - whole) > error:
         whole = float(simplest_within(abs(offset), error) * np.sign(offset))

@@ -11,8 +11,8 @@ from rope_xp.arrays import exact_phases
 SIGNIFICANT_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 ROUNDOFF = {name: 2.0**-bits for name, bits in SIGNIFICANT_BITS.items()}
 # The precisions of a phase, in the order in which they are tried, and their unit roundoff. "exact" includes products in
-# float64. Errors where bfloat16 rounds are not those of float16.
-PRECISIONS = {"exact": ROUNDOFF["float64"], **{name: ROUNDOFF[name] for name in ("float32", "bfloat16", "float16")}}
+# float64. The bounds of bfloat16 hold for float16, too.
+PRECISIONS = {"exact": ROUNDOFF["float64"], **{name: ROUNDOFF[name] for name in ("float32", "float16", "bfloat16")}}
 # The significant bits of the precisions that do not hold all positions of a test.
 COARSE_BITS = {name: SIGNIFICANT_BITS[name] for name in ("float16", "bfloat16")}
 # Results with this unit roundoff, or a greater one, say little about the precision of phases: their own noise is as
@@ -35,6 +35,10 @@ def in_dtype(name: str, frequencies: np.ndarray) -> np.ndarray:
     are_small = np.abs(frequencies) < (2.0**-14 if name == "float16" else 0.0)
     rounded = rounded_to(SIGNIFICANT_BITS[name], frequencies)
     return np.where(are_small, np.round(frequencies * 2.0**24) / 2.0**24, rounded)
+
+
+def are_numbers_of(dtype: str, values: np.ndarray, close: np.ndarray) -> bool:
+    return bool((np.abs(in_dtype(dtype, values) - values) <= close).all())
 
 
 def roundings(frequencies: np.ndarray) -> np.ndarray:

@@ -127,7 +127,7 @@ class Search:
         tried = min(CONFIRMED_BELOW, tested_below)
         unlike = first_unlike(self.probe, behaviour, tried)
         if unlike is not None:
-            self.conclude(f"at position {unlike:,}, it is not the function that it is at other positions")
+            self.conclude(f"at position {unlike:,}, the result is not that of the value that the angles give")
         elif self.report.rope is not None:
             far = f", and some up to {tested_below - 1:,}" if tried < tested_below else ""
             self.conclude(f"all positions below {tried:,} were tried{far}")
@@ -323,7 +323,7 @@ class Search:
             rule = rule_in_any_order(measured)
             of_rule = "" if rule is None else f"; their frequencies are those of {rule.in_words()}, in some order"
             has_layout = any(True for _ in places_of(measured.channels, measured.magnitude))
-            what = "no value has these frequencies along its axes" if has_layout else "no layout has these pairs"
+            what = "no value near the other one has these frequencies" if has_layout else "no layout has these pairs"
             raise Ended(f"{what}{of_rule}")
         if precision.name is None:
             raise Ended  # `_conclude_precision` has concluded why
@@ -336,8 +336,9 @@ class Search:
         at = f"at position {angles.positions[row]:,}"
         if precision.name is None:
             self.conclude(f"angles are not positions times frequencies: {at} they are off by {error}")
-        elif measured.precision.is_finer_than(precision.name):  # only frequencies are rounded
-            self.conclude(f"frequencies are rounded to {precision.name}: {at} angles are off by {error}")
+        elif measured.precision.is_finer_than(precision.name):
+            what = "frequencies" if angles.roundoff < COARSE else "frequencies or phases"
+            self.conclude(f"{what} are rounded to {precision.name}: {at} angles are off by {error}")
         elif precision.name != "exact":
             words = f"{at} they are off by {error}, and scores there do not depend on relative positions alone"
             self.conclude(f"phases have the precision of {precision.name}: {words}")
@@ -346,7 +347,9 @@ class Search:
         if rounded and precision.name in ("exact", "float32"):
             self.conclude(f"sines and cosines are rounded to {rounded}", precision=f"{rounded} tables")
         else:
-            self.conclude(precision=precision.name)
+            may_hide = precision.name == "exact" and angles.roundoff >= COARSE
+            words = "results of so few digits may hide float32 phases" if may_hide else ""
+            self.conclude(words, precision=precision.name)
 
     def _behaviour(self, measured: Measured, value: Value) -> Behaviour:
         angles, behaviour = measured.angles, behaviour_of(value.rope)
@@ -366,7 +369,7 @@ class Search:
         if change is not None:
             self.conclude(f"the frequencies are those of {change.in_words()}, and are given as numbers")
         elif rope.base is None:
-            words = "no scaling rule explains the frequencies, so they are given as numbers"
+            words = "no base and rule of few digits explain the frequencies, so they are given as numbers"
             self.conclude(words if rope.pairs > 1 else "one frequency says no base, so it is given as a number")
         scaling = rope.scaling if change is None else change.scaling
         if isinstance(scaling, YarnScaling):

@@ -18,6 +18,7 @@ from rope_xp.identification.precision import (
     COARSE_BITS,
     ROUNDOFF,
     Precision,
+    are_numbers_of,
     errors_of_phases,
     in_dtype,
     roundings,
@@ -81,13 +82,15 @@ def value_of(measured: Measured) -> tuple[Value | None, Precision]:
 
 def value_near(near: Embedding, measured: Measured) -> tuple[Value | None, Precision]:
     """The value with the fewest changes of another one; without one, for one position axis, any value."""
-    value = _nearest_value(near, measured)
+    value, known = _nearest_value(near, measured), measured.angles.frequencies
+    are_exact = measured.precision.name == "exact" and _precision_with(value, measured).name != "exact"
+    if are_exact and not are_numbers_of("float32", known.values, known.errors):
+        value = None  # the numbers are near those of the value, and are not rounded
     if value is None and len(measured.of_axes) == 1:
         value = _simplest_value(measured)
         value = None if value is None else value._replace(rope=_in_terms_of(near, value.rope))
     precision = _precision_with(value, measured)
     if precision.name in COARSE_BITS:  # which may hide that frequencies are those of `near`
-        known = measured.angles.frequencies
         wide = known._replace(errors=known.errors + errors_of_phases(known.values, precision.name))
         value = _nearest_value(near, measured._replace(angles=measured.angles._replace(frequencies=wide))) or value
     return value, precision
@@ -171,7 +174,7 @@ def nearest(near: Embedding, options: Values, wanted: np.ndarray, errors: np.nda
     # changes.
     exact, rounded = (ROUNDOFF[name] * roundings(wanted) for name in ("float64", "float32"))
     for name in ("bfloat16", "float16"):
-        if (np.abs(in_dtype(name, wanted) - wanted) <= errors).all():
+        if are_numbers_of(name, wanted, errors):
             rounded = rounded + ROUNDOFF[name]
             break
     found, options = [], {**options, "attention_factor": None, "xpos": None}

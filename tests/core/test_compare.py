@@ -294,6 +294,29 @@ def test_float32_phases_show_behind_results_in_half_precision():
         compare(rotate, rope, tolerance=1e-3, like=np.zeros(1, np.float16))
 
 
+def test_exact_frequencies_near_others_are_not_called_float32():
+    """And numbers that differ in digits that are not shown are shown whole."""
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4)
+    for changed in (rope.replace(base=10_000.005), rope.replace(attention_factor=1.000001)):
+        found = compare(changed, rope, context=2**20, tolerance=1e-7).differences
+        assert [each.a != each.b for each in found] == [True]
+    found = compare(rotary(geometric(10_000.005, 64)), rope, context=2**20, shape="seq dim")
+    assert [(each.cause, each.a, each.b) for each in found.differences] == [("base", "10000.005", "10000.0")]
+
+
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16], ids=str)
+def test_phases_in_half_precision_are_those_of_their_dtype(dtype):
+    rope, name = RotaryEmbedding(head_dim=64, layout="half", base=1e4), np.dtype(dtype).name
+    found = compare(rotary(geometric(1e4, 64), phase=dtype), rope, shape="seq dim")
+    assert [each.a for each in found.differences] == [f"{name} phases"] and f"to {name}" in found.advice[0]
+
+
+def test_tables_in_half_precision_that_never_differ_have_no_cause():
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4)
+    found = compare(rotary(geometric(1e4, 64), tables=rounded("float16")), rope, shape="seq dim")
+    assert found.same and found.causes == ()
+
+
 def test_a_config_is_compared_with_its_gguf_file_as_llama_cpp_converts_it():
     rope = from_config(CONFIG, layout="interleaved")
     metadata, value = rope.to_config("gguf"), from_config(CONFIG, layout="half")

@@ -320,7 +320,7 @@ def test_rounded_phases_behind_results_in_half_precision_are_not_called_everywhe
         return oracle.rotate(np.asarray(x, float), angles, "half").astype(np.float16)
 
     report = compare(fn, SMALL, context=100_000, shape="seq dim", tolerance=2.9)
-    assert report.same and len(called) < 40_000 and "phase precision" in report.causes
+    assert report.same and len(called) < 40_000 and report.causes == ()  # no score changes by more than 2
     report = compare(fn, SMALL, context=100_000, shape="seq dim")
     assert not report.same and report.causes == ("phase precision",)
 

@@ -444,6 +444,7 @@ def test_what_a_function_changes_of_a_value(how):
 
 @pytest.mark.parametrize("rounded", [FLOAT16, BFLOAT16])
 def test_a_base_is_seen_through_phases_of_few_digits(rounded):
+    hidden = (1e4, 11_000) if rounded is BFLOAT16 else (1e4,)
     for base in (2e4, 1e4, 11_000, 5e5):
         found = compare(function(geometric(base, 16), phases=rounded), PLAIN, context=500, shape="seq dim")
-        assert found.causes == ("base",) * (base not in (1e4, 11_000)) + ("phase precision",), found.summary
+        assert found.causes == ("base",) * (base not in hidden) + ("phase precision",), found.summary

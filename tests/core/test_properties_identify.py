@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
-from rope_xp.identification.pairs import rotations_of, why_no_rotation
+from rope_xp.identification.pairs import Channels, rotations_of, why_no_rotation
 from rope_xp.identification.probe import Probe
 from rope_xp.identification.search import identification_of
 
@@ -230,7 +230,7 @@ def matrix(signs, angles):
 @for_each("words, size", itertools.product(NO_ROTATIONS, (0.5, 1.0, 2.0)))
 def test_what_is_no_rotation_in_words(words, size):
     """What is said on one side of a tolerance, and not on the other one."""
-    channels = SimpleNamespace(roundoff=0.0, inputs=np.array([[0, 1]]))
+    channels = Channels(4, 0.0, *np.arange(8).reshape(2, 2, 2) % 4, (), (), None)
     for n in (0.97, 1.04):
         found = why_no_rotation(rotations_of(channels, np.arange(len(A)), size * NO_ROTATIONS[words](n)))
         assert (words in found) == (n < 1.0), (n, found)
