@@ -32,6 +32,8 @@ from rope_xp.types import Config, Embedding, Values
 
 WITHOUT = "no projection of queries or keys was found by its name"
 OF_OTHER_NAMES = "params.json is about tensors under Meta's names, and there is no config.json"
+# Not those of sinusoids that are added, as in Bros. `embed_positions` is that of Wav2Vec2-Conformer.
+OF_ROTATION = ("rotary", "rope", "attn", "attention", "embed_positions")
 MAX_BUFFERS = 512
 MAX_PAIRS = 2**14
 # By dtype: that of NumPy, and the error of a frequency, relative and absolute. A float32 frequency is the
@@ -196,6 +198,7 @@ def _buffer(contents: Contents, embedding: Embedding | None) -> tuple[Values, li
         name: tensor
         for name, tensor in contents.tensors.items()
         if tensor is not None and name.endswith(("inv_freq", "rope.freqs")) and not is_of_other_part(name)
+        if any(word in name for word in OF_ROTATION)
     }
     found = {name: _frequencies(tensor) for name, tensor in list(tensors.items())[:MAX_BUFFERS]}
     read = {name: each for name, each in found.items() if each is not None}

@@ -7,7 +7,7 @@ from re import sub
 from typing import NamedTuple
 
 from rope_xp.checkpoints.contents import Contents, Tensor
-from rope_xp.configs.parts import part_of
+from rope_xp.configs.parts import part_of, path_to
 from rope_xp.types import Config, Embedding
 
 Conclusion = tuple[str, str]
@@ -187,10 +187,11 @@ def sizes_of(contents: Contents, group: Group, rope: Embedding | None) -> tuple[
         _add_from_shapes(found, group)
     _add_defaults(found, config, group, where)
     alike = rope is not None and not any(word in key for key in config for word in OF_SOME_LAYERS)
-    comparable = config and not is_of_other_part(group.prefix)
+    own = {f"{part}_config" for part in group.prefix.split(".")} & contents.config.keys()
+    is_other = is_of_other_part(group.prefix) or not own <= {*path_to(config, contents.config)}
     gated = str(config.get("model_type") or config.get("general.architecture")).startswith(GATED)
-    agreeing, warnings = _compare(found, group, alike, gated) if comparable else ([], [])
-    if group.format and contents.complete and len(group.layers) < layers_stated:
+    agreeing, warnings = _compare(found, group, alike, gated) if config and not is_other else ([], [])
+    if group.format and not is_other and contents.complete and len(group.layers) < layers_stated:
         count = f"{len(group.layers)} layer{'s' * (len(group.layers) != 1)}"
         warnings.append(f"The checkpoint has tensors of {count} ({group.prefix}.*); {where} says {layers_stated}.")
     sizes = {size: _known(found, size) or None for size in KEYS}
