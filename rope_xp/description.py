@@ -63,14 +63,18 @@ def _channels(rope: Embedding) -> str:
     last = rope.first_channel + 2 * rope.pairs - 1
     blocks = "" if rope.blocks == 1 else f", in {rope.blocks} blocks"
     if rope.rotary_dim == rope.head_dim:
-        return f"all {rope.head_dim} are rotated{blocks}"
+        return f"all {rope.head_dim} are {'in pairs' if _unrotated(rope) else 'rotated'}{blocks}"
     span = f"the first {rope.rotary_dim}" if not rope.first_channel else f"channels {rope.first_channel} to {last}"
     return f"{span} of {rope.head_dim} are rotated{blocks}"
 
 
-def _pairs(rope: Embedding) -> str:
+def _unrotated(rope: Embedding) -> int:
     are_known = isinstance(rope.inv_freq, tuple) and rope.axes == 1
-    zeros = rope._frequencies.sizes().count(0.0) if are_known else 0
+    return rope._frequencies.sizes().count(0.0) if are_known else 0
+
+
+def _pairs(rope: Embedding) -> str:
+    zeros = _unrotated(rope)
     return f"{rope.pairs}" + (f", of which {zeros} pass through unrotated" if zeros else "")
 
 
@@ -93,7 +97,8 @@ def _formula(rope: Embedding) -> str:
         return "given"
     if rope.sections is not None:
         return f"from the base {rope.base}"
-    return f"{rope.base} ** (-2 j / {rope.rotary_dim})" + (" before scaling" if is_scaled(rope) else "")
+    until = f" for pairs 0 to {rope.pairs - zeros - 1}, then 0" if (zeros := _unrotated(rope)) else ""
+    return f"{rope.base} ** (-2 j / {rope.rotary_dim})" + (" before scaling" if is_scaled(rope) else "") + until
 
 
 def unit_of(rope: Embedding) -> str:

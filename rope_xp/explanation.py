@@ -10,15 +10,14 @@ import numpy as np
 from rope_xp.arrays import checks
 from rope_xp.description import properties, unit_of
 from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
-from rope_xp.provenance import STAYS
+from rope_xp.provenance import STAYS, WITH_WINDOW
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import Lengths, is_scaled, lengths_of
 from rope_xp.types import Embedding
 
 # A divisor that differs from 1 or from a rule's factor by less is equal to it. Rounding makes 1e-15 of it.
 TOLERANCE = 1e-9
-# Types of layers that score only keys of a window.
-WITH_WINDOW = ("sliding_attention", "chunked_attention")
+THESE_LAYERS = "these layers"  # all that an embedding is for
 
 Range = tuple[float, float]  # the least and the greatest number
 
@@ -172,8 +171,8 @@ PUBLISHED = {
 def windowed_layers(rope: Embedding, trained: int | None) -> str:
     """The layers that score only keys of a window within the trained length, in words; empty if none are known."""
     provenance, window = rope._provenance, rope._provenance.sliding_window
-    if provenance.layer_type in WITH_WINDOW:
-        return "these layers"
+    if provenance.layer_type in WITH_WINDOW or provenance.is_windowed:
+        return THESE_LAYERS
     is_within = window is not None and (trained is None or window <= trained)
     return f"layers with sliding_window={window:,}" if is_within and not provenance.layer_type else ""
 
@@ -191,7 +190,7 @@ def with_scaling(rope: Embedding, extended: int | None) -> str:
     if extended is not None and stated < extended:
         return (
             f"The config states {stated:,} tokens, less than the scaling reaches. So the scaling may have been added "
-            "after training. In training, the model then saw no other angles."
+            "after training, which then showed the angles of the trained length alone."
         )
     published = f" {PUBLISHED[type(rule)]}" if type(rule) in PUBLISHED else ""
     return (
@@ -245,9 +244,11 @@ def _factor(rope: Embedding) -> str:
     extended = round(factor * original)
     if stated in (extended, original):  # some configs keep the original length
         return ""
+    is_yarn = isinstance(rope.scaling, YarnScaling)
+    what = "The frequencies follow" if is_yarn else "The attention factor follows"
     return (
         f"The factor does not match the lengths: factor {factor:g} times original length {original:,} is {extended:,}, "
-        f"but max_position_embeddings is {stated:,}. The frequencies follow from the factor."
+        f"but max_position_embeddings is {stated:,}. {what} from the factor."
     )
 
 
@@ -398,7 +399,7 @@ def _angles(it: "Explanation") -> Sequence[str]:
         "no angles of scores that training did not show, unless the window grows."
     )
     of_window = [sentence] if windowed else []
-    if it.rope._provenance.layer_type in WITH_WINDOW:
+    if windowed == THESE_LAYERS:
         return of_window
     if trained is None:
         return [
@@ -418,10 +419,10 @@ def _angles(it: "Explanation") -> Sequence[str]:
         *of_window,
         *([with_scaling(it.rope, it.extended_length)] if scaled else []),
         f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} {unit}s: {_ranges(unseen)}. "
-        f"{training.capitalize()} showed only a part of their angles.",
-        f"Angles that {training} did not show {begin}. {within}, {reached} pairs have such angles."
+        f"In causal attention, {training} showed only a part of their angles.",
+        f"There, angles that {training} did not show {begin}. {within}, {reached} pairs have such angles."
         if reached
-        else f"{within}, no pair has angles that {training} did not show. Such angles {begin}.",
+        else f"{within}, no pair has angles that {training} did not show. In causal attention, they {begin}.",
     ]
 
 

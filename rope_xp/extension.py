@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 from rope_xp.arrays import checks
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import ScaledPair, windowed_layers
+from rope_xp.explanation import THESE_LAYERS, ScaledPair, windowed_layers
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -341,6 +341,8 @@ class Choices(Report):
 
 def _advice(it: Choices) -> list[tuple[str, str]]:
     found = it.recommendation
+    if found.windowed == THESE_LAYERS:
+        return [("rule", f"none: {found.windowed} score only keys of a window (explain says more)")]
     choice = next(each for each in it.choices if each.rule == found.rule)
     scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"
     cost = f"{found.changed} of {it.pairs} frequencies change too{scores}" if found.changed else scores[2:]

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 Rope = TypeVar("Rope")
+# Types of layers that score only keys of a window.
+WITH_WINDOW = ("sliding_attention", "chunked_attention")
 # The end of `Provenance.extended` if the rule gives the scaling that was there.
 STAYS = ". Its scaling stays the same"
 
@@ -38,6 +40,7 @@ class Provenance:
     # embedding, or none.
     layer_type: str = ""
     sliding_window: int | None = None  # in tokens: stated, for all layers or for some
+    is_windowed: bool = False  # whether all rotated layers score only keys of a window
     # In a GGUF file of the config, because its scaling needs them. llama.cpp divides frequencies by them, whatever
     # the rule is.
     tensors: tuple[str, ...] = ()
@@ -47,7 +50,7 @@ class Provenance:
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""
         names = ("model_type", "file_type", "path", "layer_type", "sliding_window", "tensors", "architecture")
-        return Provenance(**{name: getattr(self, name) for name in names})
+        return Provenance(**{name: getattr(self, name) for name in (*names, "is_windowed")})
 
     def axis_name(self, axis: int) -> str:
         return self.axis_names[axis] if self.axis_names else f"axis {axis}"

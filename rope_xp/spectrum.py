@@ -38,7 +38,8 @@ def frequencies_of(
         raise wrong_value("scaling, sections and reverse must be given with a base; got inv_freq alone")
     if base is not None and not (frequencies.are_floats and frequencies.inv_freq == expected):
         raise wrong_value(
-            f"base, scaling and sections must not contradict inv_freq (inv_freq=None computes it); got base={base}"
+            f"base, scaling and sections must not contradict inv_freq (None computes it from them, and base=None, "
+            f"scaling=None and sections=None leave them out); got base={base}"
         )
     return base, frequencies
 

@@ -56,12 +56,14 @@ from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, FREQS, t
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.layouts import LAYOUTS
-from rope_xp.provenance import Provenance, defaults_as_text, with_provenance
+from rope_xp.provenance import WITH_WINDOW, Provenance, defaults_as_text, with_provenance
 from rope_xp.types import Config
 
 COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
 # More layers than any model has. The layers of a config with more have no types of their own.
 MAX_LAYERS = 1024
+# Model types with a switch for the window, false by default; and layers have it from `max_window_layers` on.
+WITH_SWITCH = ("qwen2", "qwen3", "smollm3", "deepseek_ocr2")
 
 
 class Choice(NamedTuple):
@@ -326,7 +328,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     indexer = read_indexer(keys, rope if rotated and indexed else None, choice.layout, of_indexer)
     _add_remark_on_chunks(keys)
     length = keys.read_first(*LENGTH_KEYS, "seq_length")
-    window = None if keys.read("use_sliding_window") is False else keys.read("sliding_window")
+    window, is_windowed = _window_of(keys, family)
     _check_all_read(keys, family, mapping)
     if rope is None or not rotated or (of_indexer and indexer is None):
         return None, Provenance(defaults_of_layer)
@@ -336,7 +338,9 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     ]
     note = "" if indexer is None or of_indexer else note_on_indexer(rope, indexer)
     chosen = indexer if of_indexer and indexer is not None else rope
-    length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
+    order, axes = getattr(chosen.sections, "order", ""), chosen.axes
+    of_patches = order.startswith("axial") or (order == "even_odd" and axes == 2)  # of an image, not along an axis
+    length = int(length) if not of_patches and isinstance(length, (int, float)) and 1 <= length < 2**53 else None
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `translate_own_keys` has added
     return chosen, Provenance(
         defaults=tuple(keys.defaults.values()),
@@ -347,8 +351,28 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
         axis_names=axis_names(family, model_type, chosen.axes),
         indexer=note,
         layer_type=row_type,
-        sliding_window=window if type(window) is int and window > 0 else None,
+        sliding_window=window,
+        is_windowed=is_windowed,
     )
+
+
+def _window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
+    """The window of some layers, in tokens, if it is known; and whether all rotated layers have a window."""
+    window, switch, types = (
+        keys.read("sliding_window"),
+        keys.read("use_sliding_window"),
+        keys.mapping.get("layer_types"),
+    )
+    rotated, is_llama4 = family.layers.rotated, keys.model_type == "llama4_text"
+    is_windowed = rotated is not None and not rotated(keys, 0, "full_attention")
+    is_windowed |= is_llama4 and keys.mapping.get("attention_chunk_size", 1) is not None
+    if keys.model_type.startswith(WITH_SWITCH):
+        count, first = (keys.mapping.get(name, 28) for name in ("num_hidden_layers", "max_window_layers"))
+        switch = bool(switch) and not (type(count) is type(first) is int and count <= first)
+    if isinstance(types, list) and not {*WITH_WINDOW}.intersection(map(str, types)):
+        switch = False
+    has_window = switch is not False and type(window) is int and window > 0
+    return window if has_window else None, is_windowed
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Config) -> None:

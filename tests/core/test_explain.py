@@ -115,7 +115,7 @@ def assert_its_report_is_sound(golden):
         report = rope.explain()
         assert_is_a_report(report)
         # A sentence about training says which, if the model may have been trained with other frequencies, too.
-        assert not is_changed(rope) or not re.search("Training showed only|angle that training did", words(report))
+        assert not is_changed(rope) or not re.search("[Tt]raining showed|angles that training did", words(report))
         assert is_changed(rope) or "before scaling" not in words(report)
         alarm = re.search("is not read, and head_dim|does not state the base|the default of most", words(report))
         assert bool(alarm) == (golden["config"] in LOOK_LOST)
@@ -145,6 +145,29 @@ def test_layers_of_a_window_see_no_new_angles():
     assert "a window" not in far and "pairs complete no turn within 4,096 tokens" in far
     near, far = (from_config(config, layer=layer).extend(to=8192).recommendation for layer in (0, 5))
     assert (near.windowed, far.windowed) == ("these layers", "")
+
+
+QWEN2 = {"model_type": "qwen2", "head_dim": 64, "sliding_window": 512, "num_hidden_layers": 28, "max_window_layers": 21}
+LLAMA4 = {"model_type": "llama4_text", "head_dim": 64, "num_hidden_layers": 4}
+COHERE2 = {"model_type": "cohere2", "head_dim": 64, "num_hidden_layers": 4, "sliding_window": 512}
+
+
+@for_each(
+    "config, which",
+    [
+        (QWEN2, ""),  # its class has a switch that is false by default
+        (QWEN2 | {"use_sliding_window": True}, "Layers with sliding_window=512"),
+        (QWEN2 | {"use_sliding_window": True, "max_window_layers": 28}, ""),
+        (QWEN2 | {"use_sliding_window": True, "layer_types": ["full_attention"] * 28}, ""),
+        (LLAMA4, "These layers"),
+        (LLAMA4 | {"attention_chunk_size": None}, ""),
+        (COHERE2, "These layers"),
+    ],
+)
+def test_which_layers_have_a_window(config, which):
+    text = words(from_config({**config, "max_position_embeddings": 4096}, layer=0).explain(context=8192))
+    assert ("score only keys of a window" in text) == bool(which) and which in text
+    assert ("get angles" in text or "pairs complete no turn" in text) == (which != "These layers")
 
 
 @for_each("window, uses", [(512, None), (4096, True), (4097, None), (512, False), (0, None), (None, None)])

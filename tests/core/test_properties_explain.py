@@ -119,7 +119,7 @@ def test_bands_and_lengths_are_those_of_the_formulas(value, context):
         assert f"{len(first)} of {len(freqs)} pairs complete no turn within {trained:,} tokens" in text
         within, start = f"Within a context of {context:,} tokens", min(report.unseen_from.values())
         assert f"{within}, {f'{reached} pairs have such' if reached else 'no pair has'} angles" in text
-        assert f"did not show{' ' if reached else '. Such angles '}begin at position {start:,}" in text
+        assert f"did not show{' ' if reached else '. In causal attention, they '}begin at position {start:,}" in text
 
 
 def extent(numbers):
