@@ -78,7 +78,7 @@ def from_config(
         It replaces the layout of the family, for checkpoints whose projections have another order, such as Meta's. With
         it, the `model_type` may be unknown.
     compat : "transformers", optional
-        Reproduce known bugs of transformers 5.18; see Notes.
+        Reproduce known bugs of transformers 5.18, or of 5.23 in families that are new there; see Notes.
     strict : bool
         Raise an error for values that the config does not state, such as a default of the family. Without it,
         `describe` marks such values. Properties that a `model_type` always has, such as the pairing, are not defaults.
@@ -129,23 +129,22 @@ def from_config(
 
     - Hunyuan ignores `alpha` beyond `max_position_embeddings`. Phi-3.5-MoE never uses `long_factor`.
     - `truncate` is not read in a block that is nested by layer type.
-    - `rope_scaling` with `type` is not read if layer types differ. Cohere2-MoE never reads `rope_scaling`.
+    - `rope_scaling` with `type` is not read if layer types differ, except in DeepSeek-V4; Cohere2-MoE never reads it.
     - A top-level `original_max_position_embeddings` replaces that of the block. Other keys of a block replace top-level
       keys that contradict them. A default block replaces a top-level base and `partial_rotary_factor`.
-    - Ministral 3, Higgs Audio and PE use the base 10,000 if a block states none.
+    - If a block states none, Ministral 3, Higgs Audio and PE have the base 10,000, and Laguna and Zaya a fraction of 1.
     - Most families rotate the whole head and ignore `partial_rotary_factor` and `rotary_dim`. They fail if a scaling
       rule reads that fraction, which is an error here.
     - Keys of other families are not read. ModernBERT, GPT-NeoX and the sliding layers of OLMo-3 ignore `rope_theta`.
       GPT-NeoX and Bamba ignore a top-level `partial_rotary_factor`, and DBRX the base of `attn_config`.
     - All layers of one type have the base of the first such layer in Step-3.5.
-    - Interleaved sections that do not fit lose pairs to the first axis.
+    - Interleaved sections that do not fit lose pairs to the first axis. Keys outside a part are not read.
     - The position axes of Step-3.7's vision tower are (height, width), and Cohere Compass has sections [22, 22, 20] of
       alternating axes. Version 5.23 corrects both.
-    - Mistral Large 4 has the frequencies of an untrained model. Without `compat` it is an error, because its checkpoint
-      multiplies them by weights.
-    - Keys outside a part are not read.
+    - Mistral Large 4, in 5.23, has the frequencies of an untrained model. Without `compat` it is an error, because its
+      checkpoint multiplies them by weights.
 
-    The tables of HunYuan-VL in transformers are not a rotation, and are an error.
+    HunYuan-VL, whose tables in transformers are no rotation, and families that it does not rotate or have are an error.
 
     References
     ----------

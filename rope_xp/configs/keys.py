@@ -25,8 +25,9 @@ MAX_SIZE = 2**14
 
 # Keys about rotation outside the rotary block, in lower case.
 ROTARY_KEY = re.compile(
-    r"rope|rotary|partial_?(rot|factor)|theta|yarn|(^|_)ntk|original_?max_?position|^base$|freq_?base|base_?freq|inv_?freq|"
-    r"^rot(ate)?_|neox_style|xpos|max_?wavelength|^interleaved$|^traditional$"
+    r"rope|rotary|partial_?(rot|factor)|theta|yarn|(^|_)ntk|original_?max_?position|^base$|freq(uency)?_?base|base_?freq|"
+    r"inv_?freq|^n_rot$|^rot(ate)?_|rotation|position_?interpol|neox_style|xpos|max_?wavelength|^interleaved$|^traditional$"
+    r"|^(position_)?scale_base$|^position_scale$|^(attn|attention|long|short|low_freq|high_freq)_factor$|^beta_|^mscale"
 )
 # Keys about another kind of position, unless their value is false.
 OTHER_POSITIONS = re.compile(r"alibi|dual_?chunk|(^|_)nope(?!_?head)|^no_?pos")
@@ -55,47 +56,15 @@ def states_rotation(key: object, value: object) -> bool:
 
 # Keys of config classes of transformers 5.18 and 5.23, and of other code, that differ by one letter from a key that
 # some family reads.
-OTHER_KEYS = frozenset(
-    [
-        "_sliding_window_pattern",
-        "architecture",
-        "crop_pct",
-        "crop_ratio",
-        "d_head",
-        "decoder",
-        "decoder_config",
-        "embed_dims",
-        "encoder",
-        "encoder_config",
-        "encoder_num_attention_heads",
-        "hidden_sizes",
-        "l_layers",
-        "layer_type",
-        "layers",
-        "memory_attention_rope_k_sizes",
-        "mrope_interleaved",
-        "n_head",
-        "n_heads",
-        "n_layer",
-        "n_layers",
-        "partial_rotary_factor",
-        "partial_rotary_factors",
-        "position_embedding_type",
-        "position_embeddings_type",
-        "qk_channels",
-        "qk_nope_head_dim",
-        "qk_rope_head_dim",
-        "r_layers",
-        "rope_interleave",
-        "scale",
-        "sliding_windows",
-        "use_irope",
-        "use_rope",
-        "v_channels",
-        "v_head_dim",
-        "x_layers",
-    ]
+_OTHER_KEYS = (
+    "_sliding_window_pattern architecture crop_pct crop_ratio d_head decoder decoder_config embed_dims encoder "
+    "encoder_config encoder_num_attention_heads hidden_sizes l_layers layer_type layers "
+    "memory_attention_rope_k_sizes mrope_interleaved n_head n_heads n_layer n_layers partial_rotary_factor "
+    "partial_rotary_factors position_embedding_type position_embeddings_type qk_channels qk_nope_head_dim "
+    "qk_rope_head_dim r_layers rope_interleave scale sliding_windows use_irope use_rope v_channels v_head_dim "
+    "x_layers"
 )
+OTHER_KEYS = frozenset(_OTHER_KEYS.split())
 SHORTEST = 5  # shorter names differ by one letter too often
 
 

@@ -5,15 +5,21 @@ from dataclasses import replace
 from typing import Any
 
 from rope_xp.configs.block import ALIASES, MULTIPLIER
+from rope_xp.configs.engines import NEED_HEAD_DIM, RULES_OF_HEAD_DIM
 from rope_xp.configs.families.family import Axes, Family, LayerType, Quirks, head_dim_of_sliding_latent
 from rope_xp.configs.families.indexers import INTERLEAVE_KEY as INDEXER_INTERLEAVE_KEY
-from rope_xp.configs.families.model_types import FAMILIES_OF_TRANSFORMERS
+from rope_xp.configs.families.model_types import FAMILIES_OF_TRANSFORMERS, NOT_IN_TRANSFORMERS
 from rope_xp.configs.keys import BASE_KEYS, INTERLEAVE_KEYS, LENGTH, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config, Values
 
-# Families whose two channels of a pair are rotated by angles of different position axes.
-NO_ROTATION = ("hunyuan_vl_text",)
+# Families without a rotation in transformers, and why. HunYuan-VL rotates the two channels of a pair by angles of
+# different position axes.
+NO_ROTATION = {
+    "hunyuan_vl_text": "its tables in transformers are no rotation",
+    "xlm-roberta": "transformers does not rotate it",
+    **dict.fromkeys(NOT_IN_TRANSFORMERS, "transformers does not have it"),
+}
 
 # Keys outside the block that these families do not read.
 NOT_READ = {
@@ -23,6 +29,7 @@ NOT_READ = {
     "fuyu": ("rope_theta", "rope_scaling"),
     "gpt_neox": ("rope_theta", "partial_rotary_factor"),
     "gpt_neox_japanese": ("rope_theta", "partial_rotary_factor"),
+    "mimo_v2_flash": ("swa_rope_theta", "swa_head_dim"),
     "modernbert": ("rope_theta",),
     "modernbert-decoder": ("rope_theta",),
     "step3p5": ("use_rope_layers",),
@@ -36,6 +43,8 @@ _READS_FRACTION = (
     "qwen3_next qwen4_exp_text recurrent_gemma solar_open stablelm step3p5 zaya"
 )
 READS_FRACTION = frozenset(_READS_FRACTION.split())
+# Families whose blocks rotate the whole head if they state no fraction; MiMo-V2-Flash only with a scaling rule.
+WHOLE_HEAD_IN_BLOCK = ("diffusion_gemma_text", "laguna", "mellum", "mimo_v2_flash", "zaya")
 # Families with a base only in their default block. The base of a block that states none is 10,000.
 BASE_IN_DEFAULT = ("higgs_audio_v2", "ministral3", "pe_audio_encoder", "pe_audio_video_encoder", "pe_video_encoder")
 # Families whose default blocks have these keys.
@@ -70,23 +79,27 @@ SLIDING_LAYERS = {
 
 def as_transformers(given: Config, model_type: str, family: Family, seq_len: int | None) -> tuple[Values, Family]:
     """The edited config and row, with which the reader computes what transformers computes."""
-    if model_type in NO_ROTATION:
-        raise wrong_value(
-            f"compat must be None for {model_type!r}, because its tables in transformers are no "
-            "rotation; got transformers"
-        )
+    if why := NO_ROTATION.get(model_type):
+        raise wrong_value(f"compat must be None for {model_type!r}, because {why}; got transformers")
     config = _drop_keys_not_read(given, model_type)
-    scaling = _replace_block(config, family)
+    scaling = _replace_block(config, model_type, family)
     blocks = _blocks(config)
     _copy_truncate(config, blocks)
+    nested = model_type in WHOLE_HEAD_IN_BLOCK and config.get("rope_parameters") not in blocks
+    _state_fractions(config, model_type, blocks if nested else [])
     if _ignores_fraction(model_type, family):
         _drop_fraction(config, model_type, family, blocks)
     for block in blocks:
+        if model_type in NEED_HEAD_DIM and _rule(block) in RULES_OF_HEAD_DIM and config.get("head_dim") is None:
+            raise wrong_value(
+                f"compat must be None without head_dim, because {_rule(block)} of transformers fails; got transformers"
+            )
         drop(block, (MULTIPLIER,))
         _drop_overridden(config, block, family)
         _edit_lengths(config, model_type, block, seq_len)
     drop(config, _replaced_by_default_block(config, model_type, family))
     if model_type == "step3p5":
+        drop(config, ("partial_rotary_factors",) if config.get("rope_parameters") else ())
         _first_of_each_type(config)
     sliding = SLIDING_LAYERS.get(model_type) if scaling or (model_type == "olmo3" and not blocks) else None
     drop(config, () if sliding is None else ("swa_rope_theta",))
@@ -101,10 +114,10 @@ def _drop_keys_not_read(given: Config, model_type: str) -> Values:
     return config
 
 
-def _replace_block(config: Values, family: Family) -> bool:
+def _replace_block(config: Values, model_type: str, family: Family) -> bool:
     """Let a `rope_scaling` replace the `rope_parameters`, and return whether it does. They are not merged."""
     scaling = config.get("rope_scaling") or {}
-    if family.layers.by_type and "type" in scaling and "rope_type" not in scaling:
+    if family.layers.by_type and model_type != "deepseek_v4" and scaling.keys() & {"type", "rope_type"} == {"type"}:
         scaling = config["rope_scaling"] = {}  # the default block has a rope_type already
     if scaling:
         config["rope_parameters"] = None
@@ -133,9 +146,12 @@ def remarks_on_transformers(config: Config, block: Config, model_type: str, fami
             names.add(PARTIAL_KEYS[0])
         elif rule != "proportional":
             found.append(f"transformers fails with {PARTIAL_KEYS[0]} and rope_type {rule!r} in {model_type!r}")
+    if (inside := family.quirks.base_in) in names:
+        names = names - {inside} | {f"{inside}.{key}" for key in config[inside] if key == "rope_theta"}
     if names:
+        verb = "rotate by" if inside else "read"  # DBRX reads its base, and rotates by another
         found.append(
-            f"transformers does not read {', '.join(map(_with_owners, sorted(names)))} in {model_type!r}. rope_xp "
+            f"transformers does not {verb} {', '.join(map(_with_owners, sorted(names)))} in {model_type!r}. rope_xp "
             'does, except with compat="transformers"'
         )
     return found
@@ -157,10 +173,9 @@ def _replaced_by_default_block(config: Config, model_type: str, family: Family) 
     """Top-level keys that the default block of a family replaces, if the config has no block."""
     if config.get("rope_parameters") or config.get("rope_scaling"):
         return ()
-    own = {*DEFAULT_BLOCK_KEYS.get(model_type, ())}
-    for block in _default_blocks(family):
-        own |= {*block}
-    names = [name for keys in (BASE_KEYS, (*PARTIAL_KEYS, "partial_rotary_factors")) if keys[0] in own for name in keys]
+    own = {*DEFAULT_BLOCK_KEYS.get(model_type, ())}.union(*_default_blocks(family))
+    own -= {PARTIAL_KEYS[0]} if model_type == "diffusion_gemma_text" else set()  # sliding layers have the one outside
+    names = [name for keys in (BASE_KEYS, PARTIAL_KEYS) if keys[0] in own for name in keys]
     return tuple(name for name in names if config.get(name) is not None)
 
 
@@ -201,6 +216,16 @@ def _drop_fraction(config: Values, model_type: str, family: Family, blocks: list
     drop(config, PARTIAL_KEYS)
 
 
+def _state_fractions(config: Values, model_type: str, blocks: list[Values]) -> None:
+    """transformers reads the fraction outside for the first scaling rule, and leaves it in the blocks after that."""
+    outer = None
+    for block in blocks:
+        is_default = _rule(block) == "default"
+        outer = outer if is_default else config.get(PARTIAL_KEYS[0])
+        own = 0.334 if is_default and model_type == "mimo_v2_flash" else 1.0
+        block.setdefault(PARTIAL_KEYS[0], own if outer is None else outer)
+
+
 def _plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
@@ -209,7 +234,7 @@ def _plain(value: object) -> Any:
 
 def _blocks(config: Values) -> list[Values]:
     block = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    nested = [value for value in block.values() if isinstance(value, dict)]
+    nested = [block[name] for name in sorted(block, key=str) if isinstance(block[name], dict)]
     return nested or ([block] if block else [])
 
 

@@ -337,7 +337,9 @@ def test_layers_of_hy_v4_that_have_an_indexer():
 
 
 OF_OTHER_CODE = (
-    "rot_pct rotate_dim is_neox_style use_xpos inv_freq local_base_freq max_wavelength interleaved traditional"
+    "rot_pct rotate_dim is_neox_style use_xpos inv_freq local_base_freq max_wavelength interleaved traditional "
+    "attention_factor attn_factor long_factor low_freq_factor beta_fast mscale_all_dim scale_base position_scale "
+    "rotation_base position_interpolation frequency_base n_rot"
 )
 
 

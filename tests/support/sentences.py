@@ -169,7 +169,7 @@ def made(value):
 def text_of(found):
     """All of an embedding: with its frequencies, each of which counts, and what is kept of a config."""
     if isinstance(found, RotaryEmbedding):
-        kept = {name: value for name, value in asdict(found._provenance).items() if value not in ((), "", None)}
+        kept = {name: value for name, value in asdict(found._provenance).items() if value not in ((), "", None, False)}
         kept.pop("tensors", None)  # they follow from the scaling
         weights = np.ravel(found.inv_freq) * np.arange(1, np.size(found.inv_freq) + 1)
         factors = f"tables {found.attention_factor}, softmax {found.softmax_scale}, frequencies {fsum(weights)}"

@@ -30,6 +30,10 @@ from typing import Any, NamedTuple
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config
 
+# Families whose rotary classes in transformers fail with these rules without a head_dim.
+NEED_HEAD_DIM = ("hunyuan_v1_dense", "hunyuan_v1_moe", "minimax", "ministral", "mixtral")
+RULES_OF_HEAD_DIM = ("dynamic", "yarn", "longrope")
+
 
 class Reading(NamedTuple):
     """What an engine reads for a model type. The attributes are those of the file."""

@@ -133,6 +133,13 @@ def _internlm(keys: Keys, seq_len: int | None) -> None:
         keys.set_known("max_position_embeddings", 2048, "rotary")
 
 
+def _modernbert(keys: Keys, seq_len: int | None) -> None:
+    """A base for layers with a window that is null is that of the other layers."""
+    if keys.mapping.get("local_rope_theta", 0.0) is None:
+        base = keys.read_or_assume("global_rope_theta", "frequencies", 160_000.0)
+        keys.set_known("local_rope_theta", base, "global_rope_theta")
+
+
 def _step3(keys: Keys, seq_len: int | None) -> None:
     length = keys.read("max_position_embedding")
     if length is not None:
@@ -146,9 +153,10 @@ def _grok(keys: Keys, seq_len: int | None) -> None:
     half = keys.read("rope_rotate_half_dims")
     if half is not None and checks.boolean("rope_rotate_half_dims", half):
         keys.set_known("partial_rotary_factor", 0.5, "rope_rotate_half_dims")
+    keys.mark_as_read("attn_factor")  # SGLang does not multiply tables by an attention factor
     block = {known: keys.read(key) for key, known in GROK_BLOCK.items()}
     if block["rope_type"] not in (None, "original"):
-        block["attention_factor"] = 1.0  # SGLang does not multiply tables by an attention factor
+        block["attention_factor"] = 1.0
         block = {name: value for name, value in block.items() if value is not None}
         keys.set_known("rope_scaling", block, "rope_type")
 
@@ -157,6 +165,7 @@ TRANSLATIONS: dict[str, Callable[[Keys, int | None], None]] = {
     "baichuan": _baichuan,
     "chatglm": _chatglm,
     "internlm": _internlm,
+    "modernbert": _modernbert,
     "qwen": _qwen,
     "step3_text": _step3,
     "telechat": _telechat,

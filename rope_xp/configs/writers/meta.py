@@ -23,6 +23,12 @@ def meta_keys(rope: Embedding, options: Options) -> Values:
             f"low_freq_factor and original_max_position_embeddings must be 1 and 8192 in {target}; "
             f"got {constants[0]} and {constants[1]}"
         )
+    of_llama4 = {"rope_high_freq_factor", "nope_layer_interval"} & {*rope._provenance.stated}
+    if of_llama4 or rope._provenance.model_type == "llama4_text":  # whose program has other defaults
+        return {**keys, "rope_scaling_factor": rule.factor, "rope_high_freq_factor": rule.high_freq_factor}
     if (rule.factor, rule.high_freq_factor) != (8.0, 4.0):
-        keys |= {"rope_scaling_factor": rule.factor, "rope_high_freq_factor": rule.high_freq_factor}
+        raise wrong_value(
+            f"factor and high_freq_factor must be 8 and 4 in {target}, unless a config names Llama 4, whose program "
+            f"alone reads others; got {rule.factor} and {rule.high_freq_factor}"
+        )
     return keys
