@@ -220,7 +220,6 @@ def _split(xp: Any, positions: Array, bits: int) -> tuple[Any, Any, Any]:
 
 
 def _zero_or_nan(x: Any, limit: float, dtype: Any) -> Any:
-    """Zero where ``abs(x) < limit``, and NaN elsewhere."""
     xp = libraries.namespace(x)
     # NaN is a constant here: a computed NaN triggers NaN detectors even in elements that `where` does not select.
     zero, nan = (libraries.filled(number, x.ndim, like=x, dtype=dtype) for number in (0.0, float("nan")))

@@ -92,7 +92,6 @@ if _advise is not None:
 
 
 def _in_huge_pages(make: Callable[[Any], Any], given: Any) -> Any:
-    """A new tensor, in huge pages where the system gives them."""
     x = make(given)
     start, end = -(-x.data_ptr() // HUGE_PAGE) * HUGE_PAGE, (x.data_ptr() + x.nbytes) // HUGE_PAGE * HUGE_PAGE
     if end > start:

@@ -104,7 +104,7 @@ CONFIG = options(
         "--layout",
         type=click.Choice([*LAYOUTS]),
         metavar="LAYOUT",
-        help=f"The pairing, if weights were permuted: {', '.join(LAYOUTS)}.",
+        help=f"The pairing, if it is not that of the config: {', '.join(LAYOUTS)}.",
     ),
 )
 FLAGS = click.option("--flags", help="Arguments of vLLM, SGLang, lmdeploy or llama.cpp, or the whole command line.")

@@ -95,7 +95,8 @@ def program_of(plan: Any, rope: Any, xs: Sequence[Array], angles: Angles, may_be
         return _kernel_module("xla").prepare(angles, plan.alignments, plan.rotation)
     # Programs of "blocked" align angles by `reshape` alone, which does not permute axes.
     is_permuted = name == "blocked" and any([each.order is not None for each in plan.alignments])
-    if is_permuted or not all(_is_tested(name, x) for x in xs):
+    # What `choose` has tested; "reference" needs no test.
+    if is_permuted or not all(_key(name, x) in _obstacles for x in xs):
         return general
     arguments, kernel = (xs, align_angles(angles, plan.alignments), plan.rotation), triton or _kernel_module(name)
     if libraries.is_torch(xs[0]):
@@ -276,10 +277,6 @@ def _obstacle(name: str, x: Array) -> ImportError | None:
             problem = ImportError(faults.reason(found))
         _obstacles[key] = problem
     return _obstacles[key]
-
-
-def _is_tested(name: str, x: Array) -> bool:  # false for "reference", which needs no test
-    return _key(name, x) in _obstacles
 
 
 def _key(name: str, x: Any) -> tuple[str, Any, Any]:

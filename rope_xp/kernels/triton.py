@@ -1,4 +1,4 @@
-"""CUDA: one launch of a Triton kernel rotates several arrays. Angles come from tables, their rows, or positions alone.
+"""CUDA: one launch of a Triton kernel rotates all arrays of a dtype. Angles come from tables, rows, or positions.
 
 `torch.compile` and `torch.export` put the operators `torch.ops.rope_xp.rotate` and `rotate_` into their graphs. They
 accept only full tables, because compilers fuse the operations that make tables. Importing this module registers them.

@@ -60,7 +60,7 @@ def qwen2_vl(
         Reproduce a bug of transformers 5.18: the run after a grid starts ``max(height, width)`` after the start of the
         grid, even if the grid has more time steps. Text after a long video then has the same positions as the video,
         and the delta is smaller. By default the run starts after the highest position, as in the first release of
-        Qwen2-VL. Prompts without videos do not differ.
+        Qwen2-VL. Prompts with images of one time step do not differ.
     like : array, optional
         The result has its library and device; by default NumPy.
 
