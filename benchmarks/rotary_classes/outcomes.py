@@ -138,8 +138,9 @@ class Comparison:
         refusal = notes[0] if case.contradicts or self.lenient else ""
         reason = reason_for(self.target.cls.__name__, case.name, refusal)
         if not reason and case.key and self.ignores_key():
-            reason = f"`{case.key}` is not read upstream"
-            remark = f"remark .* does not read .*{case.key}"
+            names = [*case.changes] if own == self.without_the_key() else [case.key]  # ours may not read it either
+            reason = f"`{', '.join(names)}` is not read upstream"
+            remark = f"remark .* does not read .*({'|'.join(names)})"
             if own is not None and not re.search(remark, " ".join(own.describe().split())):
                 return "wrong", errors, f"describe does not state that {reason}", rope
         return "deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope
@@ -149,13 +150,17 @@ class Comparison:
         first, other = self.observations[0], self.without_key[0]()
         return np.array_equal(first.cos, other.cos) and np.array_equal(first.sin, other.sin)
 
+    def without_the_key(self):
+        """What rope_xp reads without the key and without `compat`; None if it is refused."""
+        try:
+            return self.without_key[1]()
+        except ValueError:
+            return None
+
     def is_ours_without_key(self):
         """Whether rope_xp, without the key and without `compat`, equals transformers."""
-        try:
-            rope = self.without_key[1]()
-        except ValueError:
-            return False
-        return self.ignores_key() and check(rope, self.observations, self.target.subject.sign)[1]
+        rope = self.without_the_key()
+        return rope is not None and self.ignores_key() and check(rope, self.observations, self.target.subject.sign)[1]
 
 
 def outcome(target, case, label):
