@@ -171,10 +171,11 @@ PUBLISHED = {
 def windowed_layers(rope: Embedding, trained: int | None) -> str:
     """The layers that score only keys of a window within the trained length, in words; empty if none are known."""
     provenance, window = rope._provenance, rope._provenance.sliding_window
+    if window is not None and trained is not None and window > trained:
+        return ""
     if provenance.layer_type in WITH_WINDOW or provenance.is_windowed:
         return THESE_LAYERS
-    is_within = window is not None and (trained is None or window <= trained)
-    return f"layers with sliding_window={window:,}" if is_within and not provenance.layer_type else ""
+    return "" if window is None or provenance.layer_type else f"layers with sliding_window={window:,}"
 
 
 def with_scaling(rope: Embedding, extended: int | None) -> str:

@@ -144,7 +144,7 @@ def from_config(
     - Mistral Large 4, in 5.23, has the frequencies of an untrained model. Without `compat` it is an error, because its
       checkpoint multiplies them by weights.
 
-    HunYuan-VL, whose tables in transformers are no rotation, and families that it does not rotate or have are an error.
+    Families that transformers does not have or rotate are an error, and HunYuan-VL, whose tables are no rotation there.
 
     References
     ----------

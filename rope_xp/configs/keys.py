@@ -26,11 +26,13 @@ MAX_SIZE = 2**14
 # Keys about rotation outside the rotary block, in lower case.
 ROTARY_KEY = re.compile(
     r"rope|rotary|partial_?(rot|factor)|theta|yarn|(^|_)ntk|original_?max_?position|^base$|freq(uency)?_?base|base_?freq|"
-    r"inv_?freq|^n_rot$|^rot(ate)?_|rotation|position_?interpol|neox_style|xpos|max_?wavelength|^interleaved$|^traditional$"
-    r"|^(position_)?scale_base$|^position_scale$|^(attn|attention|long|short|low_freq|high_freq)_factor$|^beta_|^mscale"
+    r"inv_?freq|^rot(ate)?_|^rotation_(base|dim)|neox_style|xpos|max_?wavelength|^interleaved$|^traditional$"
 )
-# Keys about another kind of position, unless their value is false.
-OTHER_POSITIONS = re.compile(r"alibi|dual_?chunk|(^|_)nope(?!_?head)|^no_?pos")
+# Keys about another kind of position, or of a scaling rule, unless their value is false or null.
+OTHER_POSITIONS = re.compile(
+    r"alibi|dual_?chunk|(^|_)nope(?!_?head)|^no_?pos|^n_rot$|position_?interpol|^(position_)?scale_base$|^position_scale$|"
+    r"^(attn|attention|long|short|low_freq|high_freq)_factor$|^beta_(fast|slow)$|^mscale"
+)
 # Keys that name the kind of position. Unless a family reads them, they must name a rotary one.
 KIND_OF_POSITION = re.compile(r"pos(ition(al)?)?_?(emb(ed(ding)?)?|enc(oding)?)s?(_?type)?")
 ROTARY_KIND = re.compile(r"(rope|rotary)(_\w+)?")

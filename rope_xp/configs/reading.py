@@ -62,7 +62,7 @@ from rope_xp.types import Config
 COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
 # More layers than any model has. The layers of a config with more have no types of their own.
 MAX_LAYERS = 1024
-# Model types with a switch for the window, false by default; and layers have it from `max_window_layers` on.
+# Model types with a switch for the window, false by default.
 WITH_SWITCH = ("qwen2", "qwen3", "smollm3", "deepseek_ocr2")
 
 
@@ -358,21 +358,22 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
 
 def _window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
     """The window of some layers, in tokens, if it is known; and whether all rotated layers have a window."""
-    window, switch, types = (
-        keys.read("sliding_window"),
-        keys.read("use_sliding_window"),
-        keys.mapping.get("layer_types"),
-    )
-    rotated, is_llama4 = family.layers.rotated, keys.model_type == "llama4_text"
-    is_windowed = rotated is not None and not rotated(keys, 0, "full_attention")
-    is_windowed |= is_llama4 and keys.mapping.get("attention_chunk_size", 1) is not None
-    if keys.model_type.startswith(WITH_SWITCH):
-        count, first = (keys.mapping.get(name, 28) for name in ("num_hidden_layers", "max_window_layers"))
-        switch = bool(switch) and not (type(count) is type(first) is int and count <= first)
-    if isinstance(types, list) and not {*WITH_WINDOW}.intersection(map(str, types)):
-        switch = False
-    has_window = switch is not False and type(window) is int and window > 0
-    return window if has_window else None, is_windowed
+    name, mapping, rotated = keys.model_type, keys.mapping, family.layers.rotated
+    window, switch, types = keys.read("sliding_window"), keys.read("use_sliding_window"), mapping.get("layer_types")
+    of_all, is_null = rotated is not None and not rotated(keys, 0, "full_attention"), "sliding_window" in mapping
+    if name == "llama4_text":
+        of_all, is_null, window = True, True, mapping.get("attention_chunk_size", 8192)
+    if name.startswith(WITH_SWITCH):
+        # Layers from `max_window_layers` on; of Qwen2-MoE, those before it; of SmolLM3, those that are not rotated.
+        first, count = mapping.get("max_window_layers"), mapping.get("num_hidden_layers")
+        some = (
+            isinstance(first, int) and isinstance(count, int) and (first > 0 if name == "qwen2_moe" else first < count)
+        )
+        switch = switch is True and name != "smollm3" and (some or name == "qwen3_moe")
+    are_full = isinstance(types, list) and not {*WITH_WINDOW}.intersection(map(str, types))
+    if switch is False or are_full or (is_null and window is None):
+        return None, False
+    return window if type(window) is int and window > 0 else None, of_all
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Config) -> None:

@@ -8,12 +8,14 @@ import numpy as np
 
 from rope_xp.identification.behaviour import Complex, Pair, pairs_in
 from rope_xp.identification.precision import (
+    COARSE,
     ROUNDOFF,
+    SIGNIFICANT_BITS,
     Precision,
-    are_numbers_of,
     error_of,
     errors_of_phases,
     exact_angles,
+    in_dtype,
     noise,
     precision_of,
     wrapped,
@@ -25,8 +27,6 @@ from rope_xp.types import Values
 ZERO = 2.0**-40
 # An angle that is off by more, in radians, does not follow from the one before.
 JUMP = 0.05
-# Roundings of these dtypes cannot be told from errors of arithmetic.
-FINE = (ROUNDOFF["float64"], ROUNDOFF["float32"])
 # Lengths to test if longer ones fail.
 SHORTER_LENGTHS = tuple(2**k for k in (20, *range(17, 2, -1)))
 # Twice as many angles give a frequency where sines and cosines are rounded.
@@ -97,6 +97,20 @@ class Rotations(NamedTuple):
     @property
     def magnitude_error(self) -> float:
         return error_of(self.roundoff) * float(np.median(self.length))
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether sines and cosines are numbers of the dtype with their roundoff, times a factor."""
+        name = next(name for name, each in ROUNDOFF.items() if each == self.roundoff)
+        bits, numbers = SIGNIFICANT_BITS[name], np.unique(np.abs(self.blocks))
+        # Divided by the factor, the largest is a number of the dtype from 1/2 to 2.
+        mantissas = np.arange(2 ** (bits - 1), 2**bits)
+        largest = np.ldexp(np.concatenate([mantissas, 2 * mantissas]), -bits)
+        close = 2 * max(self.channels.roundoff, ROUNDOFF["float32"])
+        for some in (numbers[-16:], numbers):
+            scaled = some * (largest / numbers[-1])[:, None]
+            largest = largest[np.all(np.abs(in_dtype(name, scaled) - scaled) <= close * scaled, axis=1)]
+        return len(largest) > 0
 
     def frequencies(self) -> Fitted:
         """Those of the angles at the positions of `powers`, which come first."""
@@ -177,17 +191,15 @@ def rotations_of(channels: Channels, positions: np.ndarray, blocks: np.ndarray) 
     factors, rest = (a + d + 1j * (c - b)) / 2, np.abs(a - d + 1j * (c + b)) / 2
     # The length of a block of rounded numbers is off by at most one unit roundoff of its length.
     lengths = np.abs(factors)
-    off = _changes_of_length(lengths, rest).max()
-    possible = [name for name, each in ROUNDOFF.items() if each >= channels.roundoff and off <= error_of(each)]
-    # Lengths that are off by more than results are rounded: then sines and cosines are, or it is no rotation.
-    entries = (blocks, blocks / np.median(lengths[0]))  # a factor comes before this rounding, or after it
-
-    def is_rounded_to(name: str) -> bool:
-        return any(are_numbers_of(name, each, 2 * ROUNDOFF["float32"] * np.abs(each)) for each in entries)
-
-    known = [name for name in possible if ROUNDOFF[name] in (channels.roundoff, *FINE) or is_rounded_to(name)]
-    roundoff = ROUNDOFF[known[0]] if known else inf
-    return Rotations(channels, positions, blocks, factors, rest, roundoff)
+    off, least = _changes_of_length(lengths, rest), channels.roundoff
+    possible = (each for each in sorted(ROUNDOFF.values()) if each >= least and off.max() <= error_of(each))
+    found = Rotations(channels, positions, blocks, factors, rest, next(possible, inf))
+    # Errors above those of float16 come from rounding, or one pair or cos alone is multiplied: that is no rotation.
+    if found.roundoff in (inf, least) or found.roundoff <= COARSE or found.is_rounded:
+        return found
+    is_multiplied = _factors(factors, error_of(found.roundoff)) is not None
+    of_few_pairs = 2 * np.count_nonzero(off <= error_of(ROUNDOFF["float32"])) >= len(off)
+    return found._replace(roundoff=inf) if is_multiplied or of_few_pairs else found
 
 
 def _changes_of_length(lengths: np.ndarray, rest: np.ndarray) -> np.ndarray:

@@ -93,7 +93,7 @@ class Search:
         if not 8 <= seq_len <= 2**31:
             raise wrong_value(f"seq_len must be at least 8 and at most 2**31; got {seq_len}")
         self.probe, self.seq_len, self.near = probe, seq_len, near
-        self.cause = "unknown"
+        self.cause, self.is_rounded = "unknown", False
         self.report = Identification(
             shape=probe.shape, axis=probe.axis, library=probe.library or None, dtype=probe.dtype or None
         )
@@ -208,7 +208,9 @@ class Search:
             self.conclude(f"positions up to {longest:,} are tested: {words}")
         if rotations.roundoff == inf:
             raise _no_rotation(why_no_rotation(rotations))
-        relative = _are_scores_relative(matrices, rotations.roundoff)
+        self.is_rounded = rotations.roundoff >= COARSE and rotations.is_rounded
+        roundoff = rotations.roundoff if self.is_rounded else matrices.roundoff
+        relative = _are_scores_relative(matrices, roundoff)
         self.conclude(is_rotation=True, relative=relative, magnitude=rotations.magnitude)
         return rotations
 
@@ -345,7 +347,9 @@ class Search:
         of_results = max(self.probe.roundoff, roundoff_of(results))
         rounded = next((name for name in COARSE_BITS if ROUNDOFF[name] == angles.roundoff > of_results), None)
         if rounded and precision.name in ("exact", "float32"):
-            self.conclude(f"sines and cosines are rounded to {rounded}", precision=f"{rounded} tables")
+            as_much = f"are off by at most as much as {rounded} rounds, but are no numbers of {rounded}"
+            how = f"are rounded to {rounded}" if self.is_rounded else as_much
+            self.conclude(f"sines and cosines {how}", precision=f"{rounded} tables")
         else:
             may_hide = precision.name == "exact" and angles.roundoff >= COARSE
             words = "results of so few digits may hide float32 phases" if may_hide else ""
@@ -425,7 +429,7 @@ def first_unlike(
 
 
 def _small_integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
-    """Small whole numbers, which every dtype holds exactly."""
+    # Every dtype holds them exactly.
     return np.random.default_rng(seed).integers(-4, 5, size=(rows, width)).astype(np.float64)
 
 

@@ -83,9 +83,10 @@ def value_of(measured: Measured) -> tuple[Value | None, Precision]:
 def value_near(near: Embedding, measured: Measured) -> tuple[Value | None, Precision]:
     """The value with the fewest changes of another one; without one, for one position axis, any value."""
     value, known = _nearest_value(near, measured), measured.angles.frequencies
-    are_exact = measured.precision.name == "exact" and _precision_with(value, measured).name != "exact"
-    if are_exact and not are_numbers_of("float32", known.values, known.errors):
-        value = None  # the numbers are near those of the value, and are not rounded
+    if value is not None and measured.precision.name == "exact":
+        off, close = np.abs(known.values - value.frequencies), 2 * ROUNDOFF["float32"] * np.abs(known.values)
+        are_rounded = are_numbers_of("float32", known.values, known.errors) or (off <= known.errors + close).all()
+        value = value if are_rounded else None  # which is near the numbers
     if value is None and len(measured.of_axes) == 1:
         value = _simplest_value(measured)
         value = None if value is None else value._replace(rope=_in_terms_of(near, value.rope))

@@ -302,6 +302,9 @@ def test_exact_frequencies_near_others_are_not_called_float32():
         assert [each.a != each.b for each in found] == [True]
     found = compare(rotary(geometric(10_000.005, 64)), rope, context=2**20, shape="seq dim")
     assert [(each.cause, each.a, each.b) for each in found.differences] == [("base", "10000.005", "10000.0")]
+    rounded = np.asarray(rope.inv_freq, np.float32).astype(float) / 3  # which rounds to no float32 numbers
+    found = compare(rotary(rounded), rope.replace(scaling=LinearScaling(factor=3.0)), context=2**20, shape="seq dim")
+    assert found.causes == ("phase precision",)
 
 
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16], ids=str)

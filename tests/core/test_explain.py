@@ -148,7 +148,8 @@ def test_layers_of_a_window_see_no_new_angles():
 
 
 QWEN2 = {"model_type": "qwen2", "head_dim": 64, "sliding_window": 512, "num_hidden_layers": 28, "max_window_layers": 21}
-LLAMA4 = {"model_type": "llama4_text", "head_dim": 64, "num_hidden_layers": 4}
+WINDOW = "Layers with sliding_window=512"
+LLAMA4 = {"model_type": "llama4_text", "head_dim": 64, "num_hidden_layers": 4, "attention_chunk_size": 512}
 COHERE2 = {"model_type": "cohere2", "head_dim": 64, "num_hidden_layers": 4, "sliding_window": 512}
 
 
@@ -156,12 +157,18 @@ COHERE2 = {"model_type": "cohere2", "head_dim": 64, "num_hidden_layers": 4, "sli
     "config, which",
     [
         (QWEN2, ""),  # its class has a switch that is false by default
-        (QWEN2 | {"use_sliding_window": True}, "Layers with sliding_window=512"),
+        (QWEN2 | {"use_sliding_window": True}, WINDOW),
         (QWEN2 | {"use_sliding_window": True, "max_window_layers": 28}, ""),
+        (QWEN2 | {"use_sliding_window": True, "model_type": "qwen2_moe", "max_window_layers": 0}, ""),
+        (QWEN2 | {"use_sliding_window": True, "model_type": "qwen3_moe", "max_window_layers": 28}, WINDOW),
+        (QWEN2 | {"use_sliding_window": True, "model_type": "smollm3", "no_rope_layers": [1] * 28}, ""),
         (QWEN2 | {"use_sliding_window": True, "layer_types": ["full_attention"] * 28}, ""),
         (LLAMA4, "These layers"),
         (LLAMA4 | {"attention_chunk_size": None}, ""),
+        (LLAMA4 | {"attention_chunk_size": 8192}, ""),  # longer than the texts of training
         (COHERE2, "These layers"),
+        (COHERE2 | {"sliding_window": 8192}, ""),
+        (COHERE2 | {"sliding_window": None}, ""),
     ],
 )
 def test_which_layers_have_a_window(config, which):

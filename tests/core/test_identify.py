@@ -341,12 +341,16 @@ BOUNDS = [
     (lambda x, p, n: good(x, p + n * (p == 100)), (1e-14, 1e-9), "rope", (ROPE, None)),
     (lambda x, p, n: turned(x, phases(p) + n / 2**24).astype("float32"), (7.5, 8.5), "offset", (0, 5e-07)),
 ]
-# One row of a matrix is longer, by twice as much as it differs from a rotation; or the results at a position.
-BOUNDS += [
-    (lambda x, p, n: good(x, p) * (1 + n * (np.arange(WIDTH) == 3)), (7.9 / 2**24, 8.1 / 2**24), "precision"),
-    (lambda x, p, n: good(x, p) * (1 + n * (p == 64)[:, None]), (3.98 / 2**24, 4.02 / 2**24), "precision"),
-]
-BOUNDS[-2:] = [(*each, ("exact", None)) for each in BOUNDS[-2:]]
+for name, coarser, of_row, bits in (
+    ("exact", "float16 tables", "float16 tables", 24),
+    ("float16 tables", "bfloat16 tables", None, 11),  # an error of one row alone is no rounding
+):
+    # One row of a matrix is longer, by twice as much as it differs from a rotation; or the results at a position.
+    BOUNDS += [
+        (lambda x, p, n: good(x, p) * (1 + n * (np.arange(WIDTH) == 3)), (7.9 / 2**bits, 8.1 / 2**bits)),
+        (lambda x, p, n: good(x, p) * (1 + n * (p == 64)[:, None]), (3.98 / 2**bits, 4.02 / 2**bits)),
+    ]
+    BOUNDS[-2:] = [(*each, "precision", (name, last)) for each, last in zip(BOUNDS[-2:], (of_row, coarser))]
 
 
 def test_bounds():
@@ -355,6 +359,24 @@ def test_bounds():
             options = {"seq_len": number} if number in (8, 2**31) else {}
             found = identify(partial(fn, n=number), WIDTH, shape="seq dim", **options)
             assert getattr(found, field) == value, (number, str(found))
+
+
+@for_each("dtype, result", [("float16", "f8"), (ml_dtypes.bfloat16, "f8"), (ml_dtypes.bfloat16, "f4")])
+def test_rounded_tables_are_known_through_factors_before_and_after(dtype, result):
+    name, rounds = f"{np.dtype(dtype).name} tables", rounded(dtype)
+    for before, after, start in itertools.product((1.0, 1.2079), (1.0, 0.0884), (0, 1)):
+        fn = rotary(FREQUENCIES, factor=before, offset=start, tables=rounds)
+        found = identify(lambda x, p: (after * fn(x, p)).astype(result), WIDTH, shape="seq dim")  # noqa: B023
+        assert found.precision == name and found.rope.base == 10_000.0 and found.relative
+        assert f"Sines and cosines are rounded to {np.dtype(dtype).name}." in found.reasons
+
+
+@for_each("error", (1e-6, 1e-5, 1e-4))
+def test_small_errors_of_tables_are_no_rounding_and_no_wrong_rotation(error):
+    fn = rotary(FREQUENCIES, tables=lambda each: each + error * np.sin(1e3 * each))
+    found = identify(fn, WIDTH, shape="seq dim")
+    assert found.rope == ROPE and "are no numbers of float16" in found.reasons[0]
+    assert compare(fn, ROPE, shape="seq dim").same
 
 
 def test_slow_pairs_that_hardly_turn_are_no_pairs_of_frequency_0():

@@ -135,7 +135,8 @@ def _internlm(keys: Keys, seq_len: int | None) -> None:
 
 def _modernbert(keys: Keys, seq_len: int | None) -> None:
     """A base for layers with a window that is null is that of the other layers."""
-    if keys.mapping.get("local_rope_theta", 0.0) is None:
+    has_block = keys.mapping.get("rope_parameters") or keys.mapping.get("rope_scaling")
+    if keys.mapping.get("local_rope_theta", 0.0) is None and not has_block:
         base = keys.read_or_assume("global_rope_theta", "frequencies", 160_000.0)
         keys.set_known("local_rope_theta", base, "global_rope_theta")
 
