@@ -49,8 +49,8 @@ class Provenance:
 
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""
-        names = ("model_type", "file_type", "path", "layer_type", "sliding_window", "tensors", "architecture")
-        return Provenance(**{name: getattr(self, name) for name in (*names, "is_windowed")})
+        names = ("model_type", "file_type", "path", "layer_type", "sliding_window", "is_windowed", "tensors")
+        return Provenance(**{name: getattr(self, name) for name in (*names, "architecture")})
 
     def axis_name(self, axis: int) -> str:
         return self.axis_names[axis] if self.axis_names else f"axis {axis}"

@@ -81,7 +81,7 @@ def compare(
     phases behind results in half precision are compared by the results, where the function is called. A function that
     nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. To check that a
     function is the same everywhere, it is called at all positions below 32,768 and at some beyond, in calls with at
-    most 32,768 tokens, or fewer for wide heads. No call is beyond `context`. `sample` says which positions were called.
+    most 32,768 tokens, or fewer for wide heads. No call is beyond `context`. `sample` names the positions, if not all.
 
     If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
 
