@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any
 
 from rope_xp.arrays import checks
@@ -76,12 +77,15 @@ class Spelling:
     def __init__(self, names: Iterable[str], shortest: int = SHORTEST):
         self.names = frozenset(names)
         self._plain = {_plain(name): name for name in sorted(self.names)}
-        self._long = long = {plain: name for plain, name in self._plain.items() if len(plain) >= shortest}
-        self._with_one_less = {less: name for plain, name in long.items() for less in _one_less(plain)}
+        self._long = {plain: name for plain, name in self._plain.items() if len(plain) >= shortest}
         # One letter changes the start or the end of a name, not both: most keys need no further comparison. Two
         # letters that change places in a name of four change both, but for one letter.
         self._end = 2 if shortest > 4 else 1
-        self._ends = {end for plain in long for end in self._ends_of(plain)}
+        self._ends = {end for plain in self._long for end in self._ends_of(plain)}
+
+    @cached_property
+    def _with_one_less(self) -> dict[str, str]:
+        return {less: name for plain, name in self._long.items() for less in _one_less(plain)}
 
     def of(self, key: object) -> str | None:
         """The known name that a misspelt key stands for; None if it is a known key, or another one."""

@@ -10,15 +10,8 @@ mpmath.mp.prec = 320
 
 
 def rotate(x, angles, layout, inverse=False):
-    """Multiply each pair of channels, as a complex number, by exp(i angle); `angles` broadcast against `x`."""
-    pairs = angles.shape[-1]
-    result = np.array(x, dtype=np.float64)
-    one, other = np.arange(pairs), np.arange(pairs) + pairs
-    if layout == "interleaved":
-        one, other = 2 * one, 2 * one + 1
-    turned = (result[..., one] + 1j * result[..., other]) * np.exp((-1j if inverse else 1j) * angles)
-    result[..., one], result[..., other] = turned.real, turned.imag
-    return result
+    """The first pairs of channels by these angles, which broadcast against `x`."""
+    return rotate_pairs(x, np.sin(angles), np.cos(angles), Span(layout, layout, inverse=inverse))[0]
 
 
 def sin_cos(positions, frequencies):
@@ -58,22 +51,25 @@ class Span(NamedTuple):
         return self._replace(read=self.write, write=self.read, inverse=not self.inverse)
 
 
-def channels(pairs, layout, rotation):
-    """The first and the second channel of each pair that a `Span` reads or writes in this layout."""
-    pair, width = np.arange(pairs), pairs // rotation.blocks
-    block = pair // width * width
-    first, second = (2 * pair, 2 * pair + 1) if layout == "interleaved" else (pair + block, pair + block + width)
-    return rotation.first_channel + first, rotation.first_channel + second
-
-
-def rotate_pairs(x, sin, cos, rotation):
+def rotate_pairs(x, sin, cos, span):
     """What a `Span` makes of `x`, and how long the pair of each channel is: 0 for channels that are not rotated."""
-    x, sin, cos = (np.asarray(array, dtype=np.float64) for array in (x, sin, cos))
+    x, sin, cos = (np.array(array, dtype=np.float64, order="C") for array in (x, sin, cos))
+    pairs = sin.shape[-1]
+    sin, cos = (table.reshape(*table.shape[:-1], span.blocks, pairs // span.blocks) for table in (sin, cos))
+    first, second = channels(x, pairs, span.read, span)
+    numbers = first + 1j * second
+    rotated = numbers * (cos - 1j * sin if span.inverse else cos + 1j * sin)
     result, length = x.copy(), np.zeros_like(x)
-    first, second = channels(sin.shape[-1], rotation.read, rotation)
-    pairs = x[..., first] + 1j * x[..., second]
-    rotated = pairs * (cos - 1j * sin if rotation.inverse else cos + 1j * sin)
-    first, second = channels(sin.shape[-1], rotation.write, rotation)
-    result[..., first], result[..., second] = rotated.real, rotated.imag
-    length[..., first] = length[..., second] = np.abs(pairs)
+    first, second = channels(result, pairs, span.write, span)
+    first[...], second[...] = rotated.real, rotated.imag
+    first, second = channels(length, pairs, span.write, span)
+    first[...] = second[...] = np.abs(numbers)
     return result, length
+
+
+def channels(x, pairs, layout, span):
+    """The first and the second channel of each pair in this layout, as views "... blocks pairs" of `x`."""
+    part, lead = x[..., span.first_channel :][..., : 2 * pairs], (*x.shape[:-1], span.blocks)
+    if layout == "interleaved":
+        return np.moveaxis(part.reshape(*lead, pairs // span.blocks, 2), -1, 0)
+    return np.moveaxis(part.reshape(*lead, 2, pairs // span.blocks), -2, 0)

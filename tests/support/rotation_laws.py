@@ -134,8 +134,12 @@ def assert_law_of_gradients(xp, drawn, numbers, rope, positions=None, **axes):
 
         found = gradients(xp, rotated, dy, rope.inv_freq, *[positions] * is_real)
         turned, _ = oracle.rotate_pairs(xp.numpy(x), sin, cos, drawn.span)
-        of_channels = oracle.channels(drawn.frequencies.shape[-1], drawn.span.write, drawn.span)
-        one, other, of_one, of_other = (each[..., of] for each in (turned, xp.numpy(dy)) for of in of_channels)
+        pairs = drawn.frequencies.shape[-1]
+        one, other, of_one, of_other = (
+            channel.reshape(*x.shape[:-1], pairs)
+            for each in (turned, xp.numpy(dy))
+            for channel in oracle.channels(each, pairs, drawn.span.write, drawn.span)
+        )
         of_angles, size = one * of_other - other * of_one, np.hypot(one, other) * np.hypot(of_one, of_other)
         frequencies = drawn.aligned_frequencies(x.ndim)
         for result, like, factor in zip(found, (frequencies, where), (where, frequencies)):
