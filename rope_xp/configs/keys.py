@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import cached_property
 from typing import Any
 
 from rope_xp.arrays import checks
@@ -77,15 +76,13 @@ class Spelling:
     def __init__(self, names: Iterable[str], shortest: int = SHORTEST):
         self.names = frozenset(names)
         self._plain = {_plain(name): name for name in sorted(self.names)}
-        self._long = {plain: name for plain, name in self._plain.items() if len(plain) >= shortest}
-        # One letter changes the start or the end of a name, not both: most keys need no further comparison. Two
+        # One letter changes the start or the end of a name, not both: most keys are compared with few names. Two
         # letters that change places in a name of four change both, but for one letter.
         self._end = 2 if shortest > 4 else 1
-        self._ends = {end for plain in self._long for end in self._ends_of(plain)}
-
-    @cached_property
-    def _with_one_less(self) -> dict[str, str]:
-        return {less: name for plain, name in self._long.items() for less in _one_less(plain)}
+        self._of_end = dict[str, list[str]]()
+        for plain in self._plain:
+            for end in {plain[: self._end], plain[-self._end :]} if len(plain) >= shortest else ():
+                self._of_end.setdefault(end, []).append(plain)
 
     def of(self, key: object) -> str | None:
         """The known name that a misspelt key stands for; None if it is a known key, or another one."""
@@ -94,14 +91,12 @@ class Spelling:
         plain = _plain(key)
         if plain in self._plain:
             return self._plain[plain]
-        if not {*self._ends_of(plain)} & self._ends:
-            return None
-        found = (self._with_one_less.get(less) or self._long.get(less) for less in (plain, *_one_less(plain)))
-        digits = [letter for letter in plain if letter.isdigit()]  # qwen2 and qwen3 are two names
-        return next((name for name in found if name and digits == [each for each in name if each.isdigit()]), None)
-
-    def _ends_of(self, plain: str) -> tuple[str, str]:
-        return plain[: self._end], plain[-self._end :]
+        for end in (plain[: self._end], plain[-self._end :]):
+            for other in self._of_end.get(end, ()):
+                # qwen2 and qwen3 are two names
+                if _is_one_letter_off(plain, other) and re.findall(r"\d", plain) == re.findall(r"\d", other):
+                    return self._plain[other]
+        return None
 
     def similar(self, keys: Iterable[object]) -> str:
         """The known names that are similar to unknown keys, as words for a message."""
@@ -112,8 +107,12 @@ class Spelling:
         return f", similar to {comma_separated(found)}" if found else ""
 
 
-def _one_less(text: str) -> set[str]:
-    return {text[:index] + text[index + 1 :] for index in range(len(text))}
+def _is_one_letter_off(one: str, other: str) -> bool:
+    return abs(len(one) - len(other)) <= 1 and not _with_one_less(one).isdisjoint(_with_one_less(other))
+
+
+def _with_one_less(text: str) -> set[str]:
+    return {text, *(text[:index] + text[index + 1 :] for index in range(len(text)))}
 
 
 def _plain(key: object) -> str:
