@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from rope_xp.configs.block import ALIASES, MULTIPLIER
-from rope_xp.configs.engines import NEED_HEAD_DIM, RULES_OF_HEAD_DIM
+from rope_xp.configs.engines import table
 from rope_xp.configs.families.family import Axes, Family, LayerType, Quirks, head_dim_of_sliding_latent
 from rope_xp.configs.families.indexers import INTERLEAVE_KEY as INDEXER_INTERLEAVE_KEY
 from rope_xp.configs.families.model_types import FAMILIES_OF_TRANSFORMERS, NOT_IN_TRANSFORMERS
@@ -90,7 +90,7 @@ def as_transformers(given: Config, model_type: str, family: Family, seq_len: int
     if _ignores_fraction(model_type, family):
         _drop_fraction(config, model_type, family, blocks)
     for block in blocks:
-        if model_type in NEED_HEAD_DIM and _rule(block) in RULES_OF_HEAD_DIM and config.get("head_dim") is None:
+        if table("transformers", "5.18").needs_head_dim(model_type, _rule(block)) and config.get("head_dim") is None:
             raise wrong_value(
                 f"compat must be None without head_dim, because {_rule(block)} of transformers fails; got transformers"
             )

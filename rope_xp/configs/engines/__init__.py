@@ -15,7 +15,9 @@ A table is a JSON file `<engine>-<version>.json` of this folder, with these keys
     - `nested`: true if there is one block for each type of layers.
     - `by`: the library whose model classes the engine runs, such as `transformers`, if it has none of its own.
     - `layers`: the types of layers that read other keys, each with `keys`, `rules` and `fixed` of its own.
-- `facts`: what a script cannot decide, written by hand: `models`, `text` and `source`.
+- `facts`: what a script cannot decide, written by hand: `models`, `text` and `source`, and where code acts on it:
+    - `need_head_dim`: the rules with which these models fail if the file has no `head_dim`.
+    - `before`: the first version of the engine that it is not true of.
 """
 
 import json
@@ -29,10 +31,6 @@ from typing import Any, NamedTuple
 
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config
-
-# Families whose rotary classes in transformers fail with these rules without a head_dim.
-NEED_HEAD_DIM = ("hunyuan_v1_dense", "hunyuan_v1_moe", "minimax", "ministral", "mixtral")
-RULES_OF_HEAD_DIM = ("dynamic", "yarn", "longrope")
 
 
 class Reading(NamedTuple):
@@ -62,6 +60,8 @@ class Fact(NamedTuple):
     models: tuple[str, ...]
     text: str
     source: str
+    need_head_dim: tuple[str, ...] = ()
+    before: str = ""
 
 
 class Table(NamedTuple):
@@ -79,6 +79,11 @@ class Table(NamedTuple):
     def of(self, model: str) -> Reading | None:
         """What the engine reads for a model type; None if the table does not have it."""
         return self.readings.get(model)
+
+    def needs_head_dim(self, model: str, rule: object) -> bool:
+        """Whether the engine fails for a model type with a rule if the file has no `head_dim`."""
+        facts = [each for each in self.facts if not each.before or _numbers(self.version) < _numbers(each.before)]
+        return any(model in each.models and rule in each.need_head_dim for each in facts)
 
     def of_text(self, file_type: str, model_type: str, path: tuple[str, ...]) -> tuple[Reading, bool]:
         """What vLLM reads for the text at a path of a file, and whether that is known for the whole file."""
@@ -122,7 +127,7 @@ def _read(file: str) -> Table:
         read["engine"],
         read["version"],
         {model: _reading(each) for each in read["readings"] for model in each["models"]},
-        tuple(Fact(tuple(each["models"]), each["text"], each["source"]) for each in read.get("facts", ())),
+        tuple(Fact(**each) for each in read.get("facts", ())),
     )
 
 

@@ -188,8 +188,7 @@ class Reads:
                 f"short_mscale and long_mscale must be given for model type {self.model_type!r} in "
                 f"{self.table.name}, whose class fails without them; got None"
             )
-        needed = self.model_type in engines.NEED_HEAD_DIM or (self.model_type == "mistral" and self.table.version < "5")
-        if needed and name in engines.RULES_OF_HEAD_DIM and "head_dim" not in self.rope._provenance.stated:
+        if self.table.needs_head_dim(self.model_type, name) and "head_dim" not in self.rope._provenance.stated:
             engines.warn(f"{self.table.name} fails with {name!r} unless the config has head_dim={self.rope.head_dim}")
         rule = self.rope.scaling
         defaults = {each.name: each.default for each in fields(rule)}
