@@ -91,12 +91,11 @@ class Spelling:
         plain = _plain(key)
         if plain in self._plain:
             return self._plain[plain]
-        for end in (plain[: self._end], plain[-self._end :]):
-            for other in self._of_end.get(end, ()):
-                # qwen2 and qwen3 are two names
-                if _is_one_letter_off(plain, other) and re.findall(r"\d", plain) == re.findall(r"\d", other):
-                    return self._plain[other]
-        return None
+        ends = plain[: self._end], plain[-self._end :]
+        near = (each for end in ends for each in self._of_end.get(end, ()) if abs(len(each) - len(plain)) <= 1)
+        found = (each for each in near if not _with_one_less(plain).isdisjoint(_with_one_less(each)))
+        # qwen2 and qwen3 are two names
+        return next((self._plain[each] for each in found if re.findall(r"\d", each) == re.findall(r"\d", plain)), None)
 
     def similar(self, keys: Iterable[object]) -> str:
         """The known names that are similar to unknown keys, as words for a message."""
@@ -105,10 +104,6 @@ class Spelling:
             close = [self.of(key), *get_close_matches(str(key)[:100], names, 1, 0.8)]
             found |= dict.fromkeys(name for name in close if name)
         return f", similar to {comma_separated(found)}" if found else ""
-
-
-def _is_one_letter_off(one: str, other: str) -> bool:
-    return abs(len(one) - len(other)) <= 1 and not _with_one_less(one).isdisjoint(_with_one_less(other))
 
 
 def _with_one_less(text: str) -> set[str]:

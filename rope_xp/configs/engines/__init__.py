@@ -15,9 +15,7 @@ A table is a JSON file `<engine>-<version>.json` of this folder, with these keys
     - `nested`: true if there is one block for each type of layers.
     - `by`: the library whose model classes the engine runs, such as `transformers`, if it has none of its own.
     - `layers`: the types of layers that read other keys, each with `keys`, `rules` and `fixed` of its own.
-- `facts`: what a script cannot decide, written by hand: `models`, `text` and `source`, and where code acts on it:
-    - `need_head_dim`: the rules with which these models fail if the file has no `head_dim`.
-    - `before`: the first version of the engine that it is not true of.
+- `facts`, found by hand: `models`, `text` and `source`; some have the rules that `need_head_dim`, `before` a version.
 """
 
 import json
@@ -81,9 +79,8 @@ class Table(NamedTuple):
         return self.readings.get(model)
 
     def needs_head_dim(self, model: str, rule: object) -> bool:
-        """Whether the engine fails for a model type with a rule if the file has no `head_dim`."""
-        facts = [each for each in self.facts if not each.before or _numbers(self.version) < _numbers(each.before)]
-        return any(model in each.models and rule in each.need_head_dim for each in facts)
+        facts = [each for each in self.facts if model in each.models and rule in each.need_head_dim]
+        return any(not each.before or _numbers(self.version) < _numbers(each.before) for each in facts)
 
     def of_text(self, file_type: str, model_type: str, path: tuple[str, ...]) -> tuple[Reading, bool]:
         """What vLLM reads for the text at a path of a file, and whether that is known for the whole file."""
