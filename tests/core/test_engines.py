@@ -22,6 +22,7 @@ def test_tables_are_read_by_version(engine):
     assert (newest.engine, newest.version) == (engine, known[-1]) and newest.readings
     for version in known:
         assert engines.table(engine, version).version == version
+        assert engines.table(engine, version.removesuffix(".0")).version == version
     assert engines.table(engine, "99999.0") == newest
     with pytest.raises(ValueError, match=f"^engine_version of {engine} must be {known[0]} or newer, .*; got '0'$"):
         engines.table(engine, "0")

@@ -6,14 +6,17 @@ It compares every class itself, and fails where one disagrees.
 import inspect
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import transformers
 
+from rope_xp.configs import engines
 from rope_xp.configs import parts as family_parts
 from rope_xp.configs.families import model_types
 from rope_xp.configs.families.family import LayerType, Pairing
@@ -40,6 +43,29 @@ def test_classes_are_found():
     assert len(CLASSES) == rows.VERSIONS.get(version("transformers"), len(CLASSES)) > 200
     if version("transformers") == list(rows.VERSIONS)[-1]:  # those before it have fewer
         assert {name.removesuffix("RotaryEmbedding") for name in FILES} >= SUBJECTS.keys()
+
+
+def test_rules_with_which_classes_fail_without_head_dim():
+    table, tested = engines.table("transformers", version("transformers")), set()
+    for model_type, reading in table.readings.items():
+        family = model_types.FAMILIES_OF_TRANSFORMERS.get(model_type)
+        if "yarn" not in reading.rules or family is None or family.layers.types or family.layers.by_type:
+            continue
+        config = transformers.CONFIG_MAPPING[model_type]
+        modeling = import_module(config.__module__.replace("configuration_", "modeling_"))
+        names = [each for each in FILES if hasattr(modeling, each) and not re.search("Vision|Audio", each)]
+        block = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 32}
+        sizes = config(hidden_size=64, num_attention_heads=4, rope_parameters=block)
+        needed = table.needs_head_dim(model_type, "yarn")
+        for name in names[:1]:  # none where it is that of another family
+            with pytest.raises(TypeError, match="NoneType") if needed else nullcontext():
+                getattr(modeling, name)(sizes)
+            tested.add((model_type, needed))
+    assert len(tested) > 50 and {name for name, needed in tested if needed} >= {
+        "hunyuan_v1_moe",
+        "mixtral",
+        "ministral",
+    }
 
 
 def test_composite_configs_are_found():

@@ -137,7 +137,7 @@ def _reading(entry: Config) -> Reading:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)))
+    return tuple(map(int, re.findall(r"\d+", re.sub(r"(\.0+)+$", "", version))))  # 5.18 is 5.18.0
 
 
 def warn(text: str) -> None:
