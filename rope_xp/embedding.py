@@ -80,7 +80,7 @@ class RotaryEmbedding:
         frequencies can be learned; a value with such an array is not hashable. Its tables are NaN where a frequency is
         NaN or at least ``2**16``. With `inv_freq`, the default of `rotary_dim` is ``2 * pairs``.
     attention_factor : float, optional
-        The factor by which sines and cosines are multiplied. The default is that of `scaling`, or 1.
+        The factor by which sines and cosines are multiplied: that of `scaling` if it is given; else by default 1.
     xpos : XPos, optional
         Position-dependent scales of queries and keys. A call then takes the query first and the keys after it.
     reverse : bool
@@ -93,8 +93,8 @@ class RotaryEmbedding:
 
     Attributes
     ----------
-    arguments
-        All arguments, as given. If `rotary_dim` or `attention_factor` was None, it is the number that is used.
+    head_dim, layout, base, ...
+        Each argument, as given. If `rotary_dim` or `attention_factor` was None, it is the number that is used.
     pairs, axes : int
         The numbers of rotated pairs and of position axes.
     heads : int or None

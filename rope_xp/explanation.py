@@ -164,7 +164,7 @@ PUBLISHED = {
     Llama3Scaling: "Llama 3.1, which this rule is from, was trained with up to 131,072 tokens (The Llama 3 Herd of "
     "Models, section 3.4.2).",
     YarnScaling: "DeepSeek-V3 was trained with this rule, up to 131,072 tokens (arXiv:2412.19437, section 4.3). "
-    "Qwen2.5 was not: its users add the rule for longer texts.",
+    "Users of Qwen2.5 add the rule for longer texts.",
 }
 
 
@@ -190,15 +190,19 @@ def with_scaling(rope: Embedding, extended: int | None) -> str:
         return "A model that was trained with this scaling has seen more angles."
     if extended is not None and stated < extended:
         return (
-            f"The config states {stated:,} tokens, less than the scaling reaches. So the scaling may have been added "
-            "after training, which then showed the angles of the trained length alone."
+            f"The {_source(rope)} states {stated:,} tokens, less than the scaling reaches. So the scaling may have "
+            "been added after training, which then showed the angles of the trained length alone."
         )
     published = f" {PUBLISHED[type(rule)]}" if type(rule) in PUBLISHED else ""
     return (
-        f"The config states {stated:,} tokens, with this scaling. If the model was trained with it, it has seen "
-        f"all angles up to the longest sequence of that training.{published} If the model was trained without this "
-        "scaling, the next two points apply."
+        f"The {_source(rope)} states {stated:,} tokens, with this scaling. If the model was trained with it, it has "
+        f"seen all angles up to the longest sequence of that training.{published} If the model was trained without "
+        "this scaling, the next two points apply."
     )
+
+
+def _source(rope: Embedding) -> str:
+    return "config with these flags" if " with flags of " in rope._provenance.format else "config"
 
 
 FLOAT32 = np.finfo(np.float32)
@@ -297,7 +301,9 @@ def _length_dependent(rope: Embedding, context: int | None) -> str:
 
 def _beyond(rope: Embedding, lengths: Lengths, context: int | None) -> str:
     longest = lengths.longest
-    if isinstance(rope.scaling, DynamicNTKScaling) or longest is None or context is None or context <= longest:
+    if isinstance(rope.scaling, DynamicNTKScaling) or windowed_layers(rope, lengths.trained) == THESE_LAYERS:
+        return ""
+    if longest is None or context is None or context <= longest:
         return ""
     return f"The context of {context:,} tokens is longer than the {longest:,} tokens that the embedding is made for."
 
@@ -343,7 +349,7 @@ def _lengths(it: "Explanation") -> dict[str, str]:
             "trained length": _tokens(None),
             "stated length": f"{_tokens(stated)} (the config does not say whether before or with scaling)",
         }
-    of_config = " (the length that the config states)"
+    of_config = f" (the length that the {_source(it.rope)} states)"
     if not is_scaled(it.rope):
         rows = {"trained length": _tokens(trained) + (of_config if trained == stated is not None else "")}
         return rows if extended in (None, trained) else {**rows, "extended length": _tokens(extended)}

@@ -200,16 +200,12 @@ def _balanced(sizes: list[int]) -> list[int]:
     return order + [0] * reserved
 
 
-def _spatial_first(sizes: list[int]) -> list[int]:
-    return [0, 1] * sizes[0] + [2] * sum(sizes[2:])
-
-
 _SECTION_OF_PAIR: dict[str, Callable[[list[int]], list[int]]] = {
     "chunked": _chunked,
     "interleaved": _interleaved,
     "round_robin": _round_robin,
     "balanced": _balanced,
-    "spatial_first": _spatial_first,
+    "spatial_first": lambda sizes: [0, 1] * sizes[0] + [2] * sum(sizes[2:]),
     "even_odd": _chunked,
     "axial": _chunked,
     "axial_interleaved": _round_robin,

@@ -92,8 +92,8 @@ PROPERTIES = (
     Property(
         "layout",
         _layout,
-        "Use the layout for which the checkpoint's projections are ordered, or reorder them with "
-        "rope_xp.permute_projection.",
+        "Use the layout for which the checkpoint's projections are ordered. If the two read other pairs of channels, "
+        "rope_xp.permute_projection reorders the projections.",
         fields=("layout", "blocks"),
     ),
     Property(

@@ -165,7 +165,8 @@ def _of_search(found: Finding, probe: Probe, reference: Embedding | None, contex
     if behaviour is None:
         found = found.with_cause("axis") if probe.axis == "heads" else found
         return found.with_cause(search.cause, *map(_as_sentence, search.report.reasons))
-    if "length" in found.causes and "NaN" in found.problems[0] and _overflows(behaviour, length):
+    overflows = behaviour.precision in COARSE_BITS and (length * np.abs(behaviour.map().step) >= OVERFLOW).any()
+    if "length" in found.causes and "NaN" in found.problems[0] and overflows:
         found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
     # Half precision adds noise to the factors.
     return found._replace(behaviour=behaviour if probe.roundoff >= COARSE else with_own_factors(behaviour, probe))
@@ -184,10 +185,6 @@ def _length(probe: Probe, context: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if probe(row, np.array([0, middle])) is None else (middle, high)
     return high
-
-
-def _overflows(behaviour: Behaviour, position: int) -> bool:
-    return behaviour.precision in COARSE_BITS and bool((position * np.abs(behaviour.map().step) >= OVERFLOW).any())
 
 
 def _as_sentence(problem: str) -> str:

@@ -32,10 +32,6 @@ def _name(each: Difference) -> str:
     return each.cause
 
 
-def _both(each: Difference) -> str:
-    return f"{each.cause} (a: {each.a}; b: {each.b})"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Report):
     """The report of `compare`: whether two rotary embeddings agree, and why not.
@@ -126,7 +122,7 @@ class Comparison(Report):
 
     @property
     def summary(self) -> str:
-        return self._summary(_both)
+        return self._summary(lambda each: f"{each.cause} (a: {each.a}; b: {each.b})")
 
     def _summary(self, words: Callable[[Difference], str]) -> str:
         if self.same:

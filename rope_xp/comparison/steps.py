@@ -58,7 +58,7 @@ ONE_PERCENT = 0.01
 OTHER_ADVICE = {
     "head_dim": "Check how many channels a head has (head_dim).",
     "rotation": "Check whether this layer is rotated at all.",
-    "length": "Let the tables be as long as the context, or compute angles from positions.",
+    "length": "Let the tables be as long as the context, or compute angles from positions, in float32 at least.",
     "calls": "The result of a row must follow from its channels and its position alone: take tables from `positions`.",
     "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
     "softmax scale": "Multiply the scale of the softmax by softmax_scale, in both or in neither.",

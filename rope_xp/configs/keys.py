@@ -91,9 +91,9 @@ class Spelling:
         plain = _plain(key)
         if plain in self._plain:
             return self._plain[plain]
-        ends = plain[: self._end], plain[-self._end :]
-        near = (each for end in ends for each in self._of_end.get(end, ()) if abs(len(each) - len(plain)) <= 1)
-        found = (each for each in near if not _with_one_less(plain).isdisjoint(_with_one_less(each)))
+        near = [each for end in (plain[: self._end], plain[-self._end :]) for each in self._of_end.get(end, ())]
+        found = [each for each in near if not _with_one_less(plain).isdisjoint(_with_one_less(each))]
+        found.sort(key=lambda each: plain not in _with_one_less(each))  # first, a letter that was left out
         # qwen2 and qwen3 are two names
         return next((self._plain[each] for each in found if re.findall(r"\d", each) == re.findall(r"\d", plain)), None)
 

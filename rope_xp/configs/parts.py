@@ -169,7 +169,8 @@ def part_of(config: Config, part: str | None) -> tuple[Config, str, Values]:
     if part is not None and not isinstance(part, str):
         raise wrong_type(f"part must be a string; got {part!r}")
     parts = PARTS.get(model_type, {})
-    _check_spelling(config, parts)
+    places = {path.split(".")[0] for path, _ in parts.values()}
+    require_spelling("the config", config, {"model_type", "text_config"} | places)
     with_indexer = [PART] if type_of_text(config, parts.get("text", ("", ""))[1]) in INDEXERS else []
     if part in with_indexer and not isinstance(config.get(f"{PART}_config"), Mapping):
         part = "text"  # the indexer is beside its attention
@@ -187,7 +188,8 @@ def part_of(config: Config, part: str | None) -> tuple[Config, str, Values]:
     found = _value_at(config, path, flat=bool(wanted == "text" and default and outside_is_text))
     if isinstance(found, Mapping):
         outside = _stated_outside(config, found) if outside_is_text and wanted in ("text", "text_config") else {}
-        return found, _type_of_part(found, default, model_type), outside
+        own = _model_type(found)
+        return found, default if default and (own in ("", model_type) or own in PARTS) else own, outside
     if wanted == "text" and model_type in FAMILIES and outside_is_text:
         return config, model_type, {}  # a config of text without parts
     if wanted == "text":
@@ -208,18 +210,8 @@ def path_to(part: Config, config: Config) -> tuple[str, ...]:
     return ()
 
 
-def _type_of_part(found: Config, default: str, composite: str) -> str:
-    own = _model_type(found)
-    return default if default and (own in ("", composite) or own in PARTS) else own
-
-
 def sub_configs(config: Config) -> Iterator[str]:
     return (str(key) for key, value in config.items() if isinstance(value, Mapping) and "_config" in str(key))
-
-
-def _check_spelling(config: Config, parts: Mapping[str, tuple[str, str]]) -> None:
-    places = {path.split(".")[0] for path, _ in parts.values()}
-    require_spelling("the config", config, {"model_type", "text_config"} | places)
 
 
 def _is_whole(config: Config, model_type: str, parts: Config) -> bool:

@@ -1,4 +1,4 @@
-"""The base class of all scaling rules."""
+"""The base class of all scaling rules. Those with a field for a length, such as Llama 3's, are in `by_length.py`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields

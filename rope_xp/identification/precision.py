@@ -1,4 +1,4 @@
-"""How exact numbers and phases are: roundings of dtypes, and the precision of phases that explains measured angles."""
+"""How exact numbers and phases are: roundings of dtypes, and the precision of phases (`search.py` has tables')."""
 
 from math import pi
 from typing import NamedTuple
@@ -100,6 +100,7 @@ class Precision(NamedTuple):
     name: str | None
     errors: np.ndarray
     within: np.ndarray  # whether errors at a position are those of float32 at most
+    of_positions: bool = False  # whether only the rounding of positions is seen
 
     def is_finer_than(self, name: str) -> bool:
         finest = [*PRECISIONS]
@@ -129,7 +130,10 @@ def precision_of(
             return False
         return not (within & _is_visible(where, bits, frequencies, fine)).any()
 
-    return Precision(next(filter(holds, PRECISIONS), None), off.max(axis=1), within)
+    name = next(filter(holds, PRECISIONS), None)
+    bits = COARSE_BITS.get(name or "", 53)
+    of_positions = bits < 53 and roundoff <= ROUNDOFF["float32"] and within[rounded_to(bits, where) == where].all()
+    return Precision(name, off.max(axis=1), within, bool(of_positions))
 
 
 def _are_shifted(off: np.ndarray, frequencies: np.ndarray, close: np.ndarray) -> bool:

@@ -138,10 +138,6 @@ def simplest_within(number: float, error: float) -> float:
     return simplest(number - error, number + error)[0]
 
 
-def _is_power(number: float) -> bool:
-    return number >= 64 and log2(number).is_integer()
-
-
 def digits_of(number: float) -> int:
     return simplest(number * (1 - 1e-15), number * (1 + 1e-15))[1]
 
@@ -302,7 +298,9 @@ def _digits_of_scaling(scaling: Scaling) -> int:
     """The digits of the numbers that someone chose: a length that is a power of two counts as one of one digit."""
     numbers = [value for value in vars(scaling).values() if isinstance(value, (int, float)) and value is not True]
     usual = [value for value in (1.0, 4.0, 32.0) if value in numbers]
-    return sum(1 if _is_power(number) else digits_of(float(number)) for number in numbers if number) - len(usual) // 2
+    powers = [number for number in numbers if number >= 64 and log2(number).is_integer()]
+    others = sum(digits_of(float(number)) for number in numbers if number and number not in powers)
+    return len(powers) + others - len(usual) // 2
 
 
 def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
