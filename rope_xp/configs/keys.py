@@ -93,7 +93,7 @@ class Spelling:
             return self._plain[plain]
         near = [each for end in (plain[: self._end], plain[-self._end :]) for each in self._of_end.get(end, ())]
         found = [each for each in near if not _with_one_less(plain).isdisjoint(_with_one_less(each))]
-        found.sort(key=lambda each: plain not in _with_one_less(each))  # first, a letter that was left out
+        found.sort(key=lambda each: (sorted(each) != sorted(plain), -len(each)))  # first, letters in another order
         # qwen2 and qwen3 are two names
         return next((self._plain[each] for each in found if re.findall(r"\d", each) == re.findall(r"\d", plain)), None)
 
