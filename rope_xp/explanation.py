@@ -578,6 +578,7 @@ class Explanation(Report):
     warnings: tuple[str, ...]
 
     def sections(self) -> list[Section]:
+        read = f"Keys that were read: {', '.join(self.stated)}." if self.stated else ""
         return [
             Section("Warnings", self.warnings),
             Section("" if not self.warnings else "Properties", Table((), _properties(self))),
@@ -587,7 +588,7 @@ class Explanation(Report):
             Section("Scores", _scores(self)),
             Section("Inverse", _inverse(self)),
             Section("Precision", _precision(self)),
-            Section("Config", f"Keys that were read: {', '.join(self.stated)}." if self.stated else ""),
+            Section(_source(self.rope).capitalize(), read),
         ]
 
 

@@ -231,8 +231,7 @@ class Keys:
 def require_spelling(name: str, mapping: Config, known: Iterable[str], shortest: int = SHORTEST) -> None:
     spelling = Spelling(known, shortest)
     for key in mapping:
-        wanted = spelling.of(key)
-        if wanted is not None:
+        if (wanted := spelling.of(key)) is not None:
             raise wrong_value(f"{wanted} must have this spelling in {name}; got {key!r}")
 
 
