@@ -1,4 +1,4 @@
-"""The type of a layer, and whether it is rotated: from keys of the config, or from the pattern of its family."""
+"""The type of a layer, whether it is rotated, and its window: by keys of the config, or the pattern of its family."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from rope_xp.arrays import checks
 from rope_xp.configs.families.family import Family, LayerList, Layers, Rotated, Types
 from rope_xp.configs.keys import MAX_SIZE, Keys, comma_separated
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.provenance import WITH_WINDOW
 from rope_xp.types import Config
 
 # Layer types without attention over positions.
@@ -197,6 +198,25 @@ def _numbers_without_list(keys: Keys, listed: LayerList, layer: int | None, inte
     if layer is not None and known is None:
         raise wrong_value(f"num_hidden_layers must be given if layers are counted from the end; got {known}")
     return [(count - 1 - index) % 4 for index in range(count)]
+
+
+def window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
+    """The window of some layers, in tokens, if it is known; and whether all rotated layers have a window."""
+    name, mapping, rotated = keys.model_type, keys.mapping, family.layers.rotated
+    window, switch, types = keys.read("sliding_window"), keys.read("use_sliding_window"), mapping.get("layer_types")
+    of_all, is_null = rotated is not None and not rotated(keys, 0, "full_attention"), "sliding_window" in mapping
+    if name == "llama4_text":
+        of_all, is_null, window = True, True, mapping.get("attention_chunk_size", 8192)
+    if name.startswith(("qwen2", "qwen3", "smollm3", "deepseek_ocr2")):  # the switch is false by default
+        # Layers from `max_window_layers` on; of Qwen2-MoE, those before it; of SmolLM3, those that are not rotated.
+        bound, count = mapping.get("max_window_layers"), mapping.get("num_hidden_layers")
+        first, end = (0, bound) if name == "qwen2_moe" else (bound, count)
+        some = isinstance(first, int) and isinstance(end, int) and first < end
+        switch = switch is True and name != "smollm3" and (some or name == "qwen3_moe")
+    are_full = isinstance(types, list) and not {*WITH_WINDOW}.intersection(map(str, types))
+    if switch is False or are_full or (is_null and window is None):
+        return None, False
+    return window if type(window) is int and window > 0 else None, of_all
 
 
 def _named(full: list[bool], other: str = "sliding_attention") -> list[str]:

@@ -36,6 +36,7 @@ from rope_xp.configs.layers import (
     nested_by,
     row_type_of,
     types_of,
+    window_of,
 )
 from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
 from rope_xp.configs.readers.command_line import SERVING, CommandLine, command_line
@@ -56,14 +57,12 @@ from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, FREQS, t
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.layouts import LAYOUTS
-from rope_xp.provenance import WITH_WINDOW, Provenance, defaults_as_text, with_provenance
+from rope_xp.provenance import Provenance, defaults_as_text, with_provenance
 from rope_xp.types import Config
 
 COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
 # More layers than any model has. The layers of a config with more have no types of their own.
 MAX_LAYERS = 1024
-# Model types with a switch for the window, false by default.
-WITH_SWITCH = ("qwen2", "qwen3", "smollm3", "deepseek_ocr2")
 
 
 class Choice(NamedTuple):
@@ -328,7 +327,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     indexer = read_indexer(keys, rope if rotated and indexed else None, choice.layout, of_indexer)
     _add_remark_on_chunks(keys)
     length = keys.read_first(*LENGTH_KEYS, "seq_length")
-    window, is_windowed = _window_of(keys, family)
+    window, is_windowed = window_of(keys, family)
     _check_all_read(keys, family, mapping)
     if rope is None or not rotated or (of_indexer and indexer is None):
         return None, Provenance(defaults_of_layer)
@@ -354,26 +353,6 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
         sliding_window=window,
         is_windowed=is_windowed,
     )
-
-
-def _window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
-    """The window of some layers, in tokens, if it is known; and whether all rotated layers have a window."""
-    name, mapping, rotated = keys.model_type, keys.mapping, family.layers.rotated
-    window, switch, types = keys.read("sliding_window"), keys.read("use_sliding_window"), mapping.get("layer_types")
-    of_all, is_null = rotated is not None and not rotated(keys, 0, "full_attention"), "sliding_window" in mapping
-    if name == "llama4_text":
-        of_all, is_null, window = True, True, mapping.get("attention_chunk_size", 8192)
-    if name.startswith(WITH_SWITCH):
-        # Layers from `max_window_layers` on; of Qwen2-MoE, those before it; of SmolLM3, those that are not rotated.
-        first, count = mapping.get("max_window_layers"), mapping.get("num_hidden_layers")
-        some = (
-            isinstance(first, int) and isinstance(count, int) and (first > 0 if name == "qwen2_moe" else first < count)
-        )
-        switch = switch is True and name != "smollm3" and (some or name == "qwen3_moe")
-    are_full = isinstance(types, list) and not {*WITH_WINDOW}.intersection(map(str, types))
-    if switch is False or are_full or (is_null and window is None):
-        return None, False
-    return window if type(window) is int and window > 0 else None, of_all
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Config) -> None:
