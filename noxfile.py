@@ -174,7 +174,7 @@ def tests_oldest(session):
     # Old packages warn about what newer ones have deprecated.
     quiet, folders = ("-W", "ignore::DeprecationWarning"), ("tests/core", "tests/numpy", "tests/cli")
     brief = (*PYTEST, *quiet, "-m", "not long and not slow", "--hypothesis-profile=brief")
-    # Left to the other sessions: what reads and writes the text of configs, and random mistakes in functions.
+    # Left out: configs and their texts, which need little of NumPy, and random mistakes, beside so many planned ones.
     text = [f"--ignore=tests/core/test_{name}.py" for name in ("flags", "goldens", "mistakes", "readings", "writers")]
     python(*brief, "--xp=numpy", "--xp=cli", *text, *folders, *session.posargs)
     # What a version of JAX can change. Compiling takes most of the time.

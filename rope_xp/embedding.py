@@ -93,8 +93,8 @@ class RotaryEmbedding:
 
     Attributes
     ----------
-    head_dim, layout, base, ...
-        Each argument, as given. If `rotary_dim` or `attention_factor` was None, it is the number that is used.
+    each argument
+        As given. If `rotary_dim` or `attention_factor` was None, it is the number that is used.
     pairs, axes : int
         The numbers of rotated pairs and of position axes.
     heads : int or None

@@ -347,7 +347,7 @@ def _lengths(it: "Explanation") -> dict[str, str]:
     if trained is None and extended == stated is not None:
         return {
             "trained length": _tokens(None),
-            "stated length": f"{_tokens(stated)} (the config does not say whether before or with scaling)",
+            "stated length": f"{_tokens(stated)} (the {_source(it.rope)} does not say whether before or with scaling)",
         }
     of_config = f" (the length that the {_source(it.rope)} states)"
     if not is_scaled(it.rope):
@@ -363,7 +363,7 @@ def _lengths(it: "Explanation") -> dict[str, str]:
     elif extended == stated:
         source = of_config
     else:
-        but = "" if stated is None else f"; the config states {stated:,}"
+        but = "" if stated is None else f"; the {_source(it.rope)} states {stated:,}"
         source = f" (the factor times the trained length{but})"
     return {**rows, "extended length": f"{_tokens(extended)} with scaling{source}"}
 

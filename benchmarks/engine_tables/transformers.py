@@ -77,7 +77,7 @@ BASES = ("rope_theta", "rotary_emb_base", "rope_local_base_freq", "global_rope_t
 OTHERS = {"partial_rotary_factor": (0.25, 0.75), "rotary_pct": (0.5,), "rotary_dim": (8,), "rope_interleave": (False,)}
 FACTS = [
     {
-        "models": ["hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text", "minimax", "ministral", "mixtral"],
+        "models": ["hunyuan_v1_dense", "hunyuan_v1_moe", "minimax", "ministral", "mixtral"],
         "text": "dynamic NTK, YaRN and LongRoPE raise an error in transformers 4 and 5 if the file has no head_dim, "
         "or null",
         "source": "modeling_rope_utils.py at 4.57.6, 5.18.0 and 5.23.0: getattr(config, 'head_dim', ...) is None; run "

@@ -92,7 +92,7 @@ PROPERTIES = (
     Property(
         "layout",
         _layout,
-        "Use the layout for which the checkpoint's projections are ordered. If the two read other pairs of channels, "
+        "Use the layout for which the checkpoint's projections are ordered. If the two read different pairs, "
         "rope_xp.permute_projection reorders the projections.",
         fields=("layout", "blocks"),
     ),

@@ -71,7 +71,7 @@ SHORTEST = 5  # shorter names differ by one letter too often
 
 
 class Spelling:
-    """Known names. A misspelt key differs in case, separators, or one letter: left out, added, replaced or moved."""
+    """Names. A misspelt key differs in case, separators, or a letter: left out, added, replaced or moved by one."""
 
     def __init__(self, names: Iterable[str], shortest: int = SHORTEST):
         self.names = frozenset(names)

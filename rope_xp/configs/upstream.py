@@ -90,7 +90,7 @@ def as_transformers(given: Config, model_type: str, family: Family, seq_len: int
     if _ignores_fraction(model_type, family):
         _drop_fraction(config, model_type, family, blocks)
     for block in blocks:
-        if table("transformers", "5.18").needs_head_dim(model_type, _rule(block)) and config.get("head_dim") is None:
+        if config.get("head_dim") is None and table("transformers", "5.18").needs_head_dim(model_type, _rule(block)):
             raise wrong_value(
                 f"compat must be None without head_dim, because {_rule(block)} of transformers fails; got transformers"
             )

@@ -1,4 +1,4 @@
-"""How exact numbers and phases are: roundings of dtypes, and the precision of phases (`search.py` has tables')."""
+"""How exact numbers and phases are: roundings of dtypes, and the precision of phases; for tables see `search.py`."""
 
 from math import pi
 from typing import NamedTuple
@@ -131,9 +131,9 @@ def precision_of(
         return not (within & _is_visible(where, bits, frequencies, fine)).any()
 
     name = next(filter(holds, PRECISIONS), None)
-    bits = COARSE_BITS.get(name or "", 53)
-    of_positions = bits < 53 and roundoff <= ROUNDOFF["float32"] and within[rounded_to(bits, where) == where].all()
-    return Precision(name, off.max(axis=1), within, bool(of_positions))
+    rounded = rounded_to(COARSE_BITS.get(name or "", 53), where)
+    rest = np.abs(wrapped(signed - (rounded - where)[:, None] * frequencies))
+    return Precision(name, off.max(axis=1), within, name in COARSE_BITS and bool((rest <= fine).all()))
 
 
 def _are_shifted(off: np.ndarray, frequencies: np.ndarray, close: np.ndarray) -> bool:

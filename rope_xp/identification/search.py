@@ -231,7 +231,7 @@ class Search:
             odd = [each for each in (*ODD, seq_len - 1) if each < seq_len]
             long = self._rotations_at(channels, np.concatenate([powers(seq_len), odd]))
             if long is None:
-                why["failure"] = f"a test with longer ones failed: {self.probe.problems.pop()}"
+                why["failure"] = f"with some longer ones {self.probe.problems.pop()}"
             elif results_differ(long.blocks[row], short.blocks[row], matrices.roundoff):
                 why["length"] = "the frequencies depend on the largest position of a call"
             elif (until := long.until) is None or until <= SHORTER_LENGTHS[-1] or not has_position_1:
@@ -342,7 +342,7 @@ class Search:
             what = "frequencies" if angles.roundoff < COARSE else "frequencies or phases"
             self.conclude(f"{what} are rounded to {precision.name}: {at} angles are off by {error}")
         elif precision.name != "exact":
-            words = f"{at} phases are off by {error}, and scores there do not depend on relative positions alone"
+            words = f"{at} angles are off by {error}, and scores there do not depend on relative positions alone"
             what = "positions are rounded to" if precision.of_positions else "phases have the precision of"
             self.conclude(f"{what} {precision.name}: {words}")
         of_results = max(self.probe.roundoff, roundoff_of(results))

@@ -396,6 +396,23 @@ def test_first_pairs_may_have_frequency_0(layout, still):
     assert np.allclose(found(x, positions=np.arange(5), seq_dim=0), rotary(w, layout)(x, np.arange(5)), atol=1e-6)
 
 
+@for_each(
+    "positions, phases, words",
+    [
+        (BFLOAT16, np.asarray, "Positions are rounded to bfloat16: "),
+        (rounded(np.float16), np.asarray, "Positions are rounded to float16: "),
+        (BFLOAT16, BFLOAT16, "Phases have the precision of bfloat16: "),
+        # No rounding to 8 bits: the last one of all positions.
+        (lambda p: p - (p % 2 > 0) * (p > 256), np.asarray, "Phases have the precision of bfloat16: "),
+    ],
+)
+def test_rounded_positions_are_told_from_rounded_phases(positions, phases, words):
+    def fn(x, p):
+        return turned(x, phases(positions(p)[:, None] * geometric(10_000.0, 32)))
+
+    assert any(each.startswith(words) for each in identify(fn, 32).reasons)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("base, factor", [(1e4, 1.0), (5e5, 4.0), (1e6, 8.0)])
 def test_frequencies_of_16_bits(dtype, base, factor):

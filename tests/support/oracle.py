@@ -10,7 +10,7 @@ mpmath.mp.prec = 320
 
 
 def rotate(x, angles, layout, inverse=False):
-    """The first pairs of channels by these angles, which broadcast against `x`."""
+    """Rotate the first pairs of channels by these angles, which broadcast against `x`."""
     return rotate_pairs(x, np.sin(angles), np.cos(angles), Span(layout, layout, inverse=inverse))[0]
 
 
