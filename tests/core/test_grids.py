@@ -24,6 +24,11 @@ def cells(*lines):
     return np.asarray(columns).reshape(-1, len(lines)).T
 
 
+def test_an_axis_ends_at_its_last_position(xp):
+    for size, truth in {1: [2.0], 2: [2.0, 5.0], 3: [2.0, 3.5, 5.0]}.items():
+        assert_positions(xp, grid(size, start=2.0, last=5.0, like=xp.like()), truth)
+
+
 def test_joined_tokens_are_not_rotated(xp):
     x, where = xp.random(5, 6), join(1, grid(3, start=1, like=xp.like()), 1)[0, :]
     moved, x = xp.numpy(embedding(head_dim=6)(x, positions=where, seq_dim=0)), xp.numpy(x)
