@@ -26,7 +26,7 @@ def cells(*lines):
 
 def test_an_axis_ends_at_its_last_position(xp):
     for size, truth in {1: [2.0], 2: [2.0, 5.0], 3: [2.0, 3.5, 5.0]}.items():
-        assert_positions(xp, grid(size, start=2.0, last=5.0, like=xp.like()), truth)
+        assert_positions(xp, grid(size, start=2.0, last=5.0, like=xp.like()), [truth])
 
 
 def test_joined_tokens_are_not_rotated(xp):
