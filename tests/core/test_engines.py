@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rope_xp import LinearScaling, RotaryEmbedding, Sections, YarnScaling
+from rope_xp import LinearScaling, RotaryEmbedding, Sections, YarnScaling, from_config
 from rope_xp.configs import engines
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.writers import TARGETS
@@ -45,9 +45,11 @@ def test_engines_of_targets_have_tables():
 
 
 def test_a_warning_names_the_line_of_the_caller():
-    with pytest.warns(UserWarning, match="not known") as caught:
-        engines.warn("it is not known")
-    assert caught[0].filename == __file__
+    rope = from_config({"model_type": "acme", "head_dim": 16, "rope_theta": 1e4}, layout="half")
+    for call in (lambda: engines.warn("it is not known"), lambda: rope.to_config("vllm")):
+        with pytest.warns(UserWarning, match="not known") as caught:
+            call()
+        assert caught[0].filename == __file__
 
 
 # llama.cpp. tests/engines/test_llama_cpp.py runs these in the engine.

@@ -72,6 +72,13 @@ def test_a_file_says_that_it_has_no_factors_but_a_part_of_one_does_not(tmp_path)
     assert ["if the file has this tensor" in str(part.explain()) for part in parts] == [False, True]
 
 
+def test_factors_are_one_row_of_float32(tmp_path):
+    for factors in (FACTORS.astype(np.float16), FACTORS[None]):
+        path = written(tmp_path / "m.gguf", tensors=[("rope_freqs.weight", factors)])
+        with pytest.raises(ValueError, match=r"must have at most 16384 float32 values in 'rope_freqs.weight'; got"):
+            metadata_of_file(path)
+
+
 def test_a_vocabulary_is_skipped(tmp_path, counted):
     """Nothing is kept of the tokens. The header is read once, and no tensor."""
     tokens = [f"token {i}" for i in range(20_000)]
