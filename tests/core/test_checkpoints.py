@@ -95,6 +95,32 @@ def test_only_some_models_have_a_gate_beside_each_query(tmp_path, name, gated):
     assert any("has 80 rows, and not 40" in each for each in found.warnings) != gated
 
 
+LLAMA = {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "rope_theta": 5e5}
+
+
+def test_a_config_may_lack_what_shapes_say_and_a_file_its_suffix(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    path = write(tmp_path, HF)
+    found = identify_checkpoint(path)
+    assert (sizes(found), found.warnings, found.embedding.base) == (SIZES, (), 5e5)
+    path.rename(tmp_path / "weights")
+    assert identify_checkpoint(tmp_path / "weights").format == found.format
+    (tmp_path / "config.json").unlink()
+    assert identify_checkpoint(tmp_path / "weights").embedding is None
+
+
+def test_the_first_other_file_is_compared(tmp_path):
+    for name, base in (("a.gguf", 5e5), ("b.gguf", 1e4)):
+        write_gguf(tmp_path / name, "llama", *ENTRIES[:2], ("rope_freq_base", base), tensors=BLOCKS)
+    path = write(tmp_path, HF)
+    assert identify_checkpoint(path).embedding is None
+    for base, warned in ((5e5, False), (1e4, True)):
+        (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "rope_theta": base}))
+        found = identify_checkpoint(path)
+        assert ("a.gguf: not used", "model.safetensors is, in the same folder") in found.conclusions
+        assert bool(found.warnings) == warned
+
+
 def raw(entries, data=b"", length=None):
     """A .safetensors file, from its header as JSON or bytes."""
     header = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
@@ -233,3 +259,10 @@ def test_paths(tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "MAX_FILES", 1)
     with pytest.raises(ValueError, match=r"got '\S*', a folder of more than 1 files$"):
         identify_checkpoint(tmp_path)
+
+
+def test_the_bytes_of_tensors_are_counted(tmp_path):
+    path, entry = tmp_path / "model.safetensors", {"dtype": "U8", "shape": [4000], "data_offsets": [0, 4000]}
+    path.write_bytes(raw({"x": entry}, bytes(3000)))
+    with pytest.raises(ValueError, match=r"must have the 3000 bytes of its tensors inside the file; got 'x' at"):
+        identify_checkpoint(path)

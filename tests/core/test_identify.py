@@ -458,3 +458,14 @@ def test_frequencies_that_follow_from_the_number_of_tokens():
     ):
         found = identify(function, WIDTH, shape="seq dim")
         assert found.is_rotation and found.rope is None and words in " ".join(found.reasons)
+
+
+def test_errors_name_the_shapes_that_they_concern():
+    def fn(x, positions):
+        if x.ndim == 2:
+            raise ValueError("no batch")
+        raise TypeError("many axes")
+
+    reasons = identify(fn, 8).reasons
+    assert reasons[0] == "With x of (seq dim), it raises ValueError: no batch."
+    assert re.match(r"With x of \(seq heads dim\) or .*, it raises TypeError: many axes\.", reasons[1])
