@@ -82,8 +82,8 @@ def tests_for(package, files=None):
     doctests = [each for each in modules if each.stem == "__init__" or ">>> " in each.read_text()]
     if files is None:
         return [*tests, *doctests]
-    words = {module.parent.name if module.stem == "__init__" else module.stem for module in modules}
-    words |= {each for module in modules for each in re.findall(r"^(?:class|def) ([^_]\w*)", module.read_text(), re.M)}
+    words = {part.removesuffix(".py") for file in files for part in Path(file).parts}
+    words |= {each for module in modules for each in re.findall(r"^(?:class|def) (\w+)", module.read_text(), re.M)}
     return [*(each for each in tests if words & set(re.findall(r"\w+", each.read_text()))), *doctests]
 
 
