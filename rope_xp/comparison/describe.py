@@ -165,8 +165,8 @@ def _of_search(found: Finding, probe: Probe, reference: Embedding | None, contex
     if behaviour is None:
         found = found.with_cause("axis") if probe.axis == "heads" else found
         return found.with_cause(search.cause, *map(_as_sentence, search.report.reasons))
-    overflows = behaviour.precision in COARSE_BITS and (length * np.abs(behaviour.map().step) >= OVERFLOW).any()
-    if "length" in found.causes and "NaN" in found.problems[0] and overflows:
+    may_overflow = "length" in found.causes and "NaN" in found.problems[0] and behaviour.precision in COARSE_BITS
+    if may_overflow and (length * np.abs(behaviour.map().step) >= OVERFLOW).any():
         found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
     # Half precision adds noise to the factors.
     return found._replace(behaviour=behaviour if probe.roundoff >= COARSE else with_own_factors(behaviour, probe))

@@ -22,7 +22,7 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -55,10 +55,10 @@ class Reading(NamedTuple):
 class Fact(NamedTuple):
     """What was found by hand about some model types."""
 
-    models: tuple[str, ...]
+    models: Sequence[str]
     text: str
     source: str
-    need_head_dim: tuple[str, ...] = ()
+    need_head_dim: Sequence[str] = ()
     before: str = ""
 
 
