@@ -202,7 +202,7 @@ def with_scaling(rope: Embedding, extended: int | None) -> str:
 
 
 def _source(rope: Embedding) -> str:
-    return "config with these flags" if " with flags of " in rope._provenance.format else "config"
+    return "config with these flags" if rope._provenance.has_flags else "config"
 
 
 FLOAT32 = np.finfo(np.float32)
@@ -316,7 +316,8 @@ def _not_inverted(rope: Embedding, context: int | None) -> list[str]:
             f"The attention factor {rope.attention_factor:g} is beyond the normal numbers of float32. The tables lose "
             "digits, or are 0 or infinite, and rotate(inverse=True) does not restore its input."
         )
-    reach = xpos_reach(rope)
+    fastest = max((abs(rate) for rate in rope._scale.rates), default=0.0)  # of the scales of xpos
+    reach = floor(np.log(FLOAT32.max) / fastest) if fastest else None
     if reach is not None and context is not None and max(context - rope.xpos.centre, rope.xpos.centre) > reach:
         found.append(
             f"The scales of xpos leave the range of float32 more than {reach:,} tokens from position "
@@ -324,12 +325,6 @@ def _not_inverted(rope: Embedding, context: int | None) -> list[str]:
             "input."
         )
     return found
-
-
-def xpos_reach(rope: Embedding) -> int | None:
-    """How far from the centre the scales of xpos fit in float32, in tokens; None without xpos."""
-    fastest = max((abs(rate) for rate in rope._scale.rates), default=0.0)
-    return floor(np.log(FLOAT32.max) / fastest) if fastest else None
 
 
 def _properties(it: "Explanation") -> list[tuple[str, str]]:

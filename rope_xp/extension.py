@@ -213,11 +213,7 @@ LEGEND = (
     ("blended", "pairs whose frequency is divided by less than the factor"),
     ("interpolated", "pairs whose frequency is divided by the factor or more"),
     ("divided by", "the numbers by which frequencies are divided, least to greatest"),
-    (
-        "new angles",
-        "pairs that complete no turn within the trained length, and get angles that training at this length did not "
-        "show",
-    ),
+    ("new angles", "pairs that get angles which training at the trained length did not show"),
     ("attention", "the attention factor: sines and cosines are multiplied by it, and scores by its square"),
 )
 

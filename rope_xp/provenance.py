@@ -32,6 +32,7 @@ class Provenance:
     trained_length: int | None = None  # in tokens, before it was extended: not every rule states it
     extended: str = ""  # how `extend` changed the embedding
     format: str = ""  # of the config; empty for transformers
+    has_flags: bool = False  # of an engine, beside the config
     axis_names: tuple[str, ...] = ()  # of several position axes, such as time; empty if the family has no names
     indexer: str = ""  # how the indexer beside the attention rotates
     file_type: str = ""  # the `model_type` of the whole config

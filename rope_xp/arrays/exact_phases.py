@@ -6,6 +6,7 @@ float32 product is wrong by up to `position * 2**-24` radians. `bits` is the wid
 32-bit positions and float32 tables, so no device needs float64 or int64.
 """
 
+from functools import lru_cache
 from math import factorial, pi
 from typing import Any, NamedTuple
 
@@ -108,7 +109,6 @@ class Row:
         self._axis = axis
         if self.are_floats:
             self._inv_freq = tuple(w for head in inv_freq for w in head) if len(shape) > 1 else inv_freq
-            self._host = {bits: _revolutions_of_floats(self._inv_freq, bits) for bits in (32, 64)}
 
     @property
     def inv_freq(self) -> Any:
@@ -122,13 +122,13 @@ class Row:
         if self.are_floats:
             xp = libraries.namespace(like)
             dtype = xp.int32 if bits == 32 else xp.int64
-            words = libraries.constant(self, self._host[bits], like=like, dtype=dtype)
+            words = libraries.constant(self, self.words(bits), like=like, dtype=dtype)
             return Revolutions(*(self.broadcast_to_rank(words[row, :], like) for row in range(4)))
         return Revolutions(*(self.broadcast_to_rank(word, like) for word in _revolutions_of_array(self.inv_freq, bits)))
 
     def words(self, bits: int) -> tuple[tuple[int, ...], ...]:
         """The rows of `Revolutions` as numbers. The frequencies must be floats."""
-        return self._host[bits]
+        return _words_of_floats(self._inv_freq, bits)
 
     def values(self, *, like: object, dtype: object) -> Any:
         if self.are_floats:
@@ -284,6 +284,11 @@ def _shape(nested: object) -> tuple[int, ...]:
 
 
 @libraries.host_constant
+def _words_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tuple[int, ...], ...]:
+    return _revolutions_of_floats(inv_freq, bits)
+
+
+@lru_cache(maxsize=128)  # 10 kB each for 64 pairs
 def _revolutions_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tuple[int, ...], ...]:
     """Convert floats, exactly, to the rows of `Revolutions`.
 
@@ -301,11 +306,8 @@ def _revolutions_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tupl
         words = [(p >> 96, p >> 64, (p >> 48) & 0xFFFF, (p >> 32) & 0xFFFF) for p in parts]
     else:
         words = [(p >> 96, p >> 32, 0, p & 0xFFFFFFFF) for p in parts]
-    return tuple(tuple(_wrap(word, bits) for word in row) for row in zip(*words))
-
-
-def _wrap(number: int, bits: int) -> int:
-    return (number + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+    half = 1 << bits - 1  # signed words
+    return tuple(tuple((word + half) % (2 * half) - half for word in row) for row in zip(*words))
 
 
 def _revolutions_of_array(inv_freq: Any, bits: int) -> Revolutions:

@@ -306,7 +306,7 @@ def without_gradient(x: Any) -> Any:
 def materialized(x: Any) -> Any:
     """`x`; under `jax.jit`, as an array that XLA computes once and stores in memory."""
     # XLA moves cheap operations into the loops that use them, where they are repeated for each head, and removes JAX's
-    # optimization barrier. It does not move divisions, and cannot simplify this one: `x == x` is false for NaN.
+    # optimization barrier. XLA does not move divisions, and cannot simplify this one: `x == x` is false for NaN.
     is_under_jit = is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
     return x / astype(x == x, x.dtype) if is_under_jit else x
 

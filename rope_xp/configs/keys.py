@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from rope_xp.arrays import checks
@@ -106,6 +107,7 @@ class Spelling:
         return f", similar to {comma_separated(found)}" if found else ""
 
 
+@lru_cache(maxsize=4096)
 def _with_one_less(text: str) -> set[str]:
     return {text, *(text[:index] + text[index + 1 :] for index in range(len(text)))}
 
@@ -228,8 +230,11 @@ class Keys:
         require_spelling(self.name, self.mapping, self._read)
 
 
+_spelling = lru_cache(maxsize=256)(Spelling)  # of the keys that are read, which are those of a family
+
+
 def require_spelling(name: str, mapping: Config, known: Iterable[str], shortest: int = SHORTEST) -> None:
-    spelling = Spelling(known, shortest)
+    spelling = _spelling(frozenset(known), shortest)
     for key in mapping:
         if (wanted := spelling.of(key)) is not None:
             raise wrong_value(f"{wanted} must have this spelling in {name}; got {key!r}")

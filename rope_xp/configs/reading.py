@@ -163,8 +163,8 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         names = ("model_type", "file_type", "path", "axis_names")
         found = replace(found, architecture="", **{name: getattr(of_config, name) for name in names})
         source = "the GGUF file that llama.cpp's converter writes for the config"
-    source = f"{source}, with flags of {line.name}"
-    return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks), format=source))
+    found = replace(found, format=f"{source}, with flags of {line.name}", has_flags=True)
+    return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks)))
 
 
 def _tensors_of_file(whole: Config, choice: Choice) -> tuple[str, ...]:

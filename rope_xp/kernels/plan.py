@@ -7,10 +7,11 @@
 # - A program computes, by its method `run`: `CallPlan.program` rotates arrays, and `CallPlan.table_programs` compute
 #   tables. Kernels prepare fast programs for arrays like those of the first call with a signature. `GeneralProgram` and
 #   `GeneralTableProgram` prepare nothing, and accept all arrays.
-# - `kernels.program_of` chooses: if one kernel takes all arrays and the call has a signature, that kernel's program,
-#   which `autograd` gives a derivative where tensors require grad, and which falls back where Triton fails; else
-#   `GeneralProgram`. Fast programs are prepared from angles that are aligned with their arrays, and run with angles as
-#   they are: those of numba and Triton read only addresses then, those of "blocked" reshape.
+# - `kernels.choose` says which kernel takes an array, and `kernels.program_of` which program runs: if one kernel takes
+#   all arrays and the call has a signature, that kernel's program, which `autograd` gives a derivative where tensors
+#   require grad, and which falls back where Triton fails; else `GeneralProgram`. Fast programs are prepared from angles
+#   that are aligned with their arrays, and run with angles as they are: those of numba and Triton read only addresses
+#   then, those of "blocked" reshape.
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple

@@ -123,7 +123,7 @@ def is_read_back(golden, target, change):
         return False
     assert (found.head_dim, found.layout, found.sections) == (rope.head_dim, rope.layout, rope.sections), golden
     # llama.cpp has float32 numbers.
-    assert np.asarray(found.inv_freq) == pytest.approx(np.asarray(rope.inv_freq), rel=1e-6, abs=1e-12), (golden, words)
+    np.testing.assert_allclose(found.inv_freq, rope.inv_freq, rtol=1e-6, atol=1e-12, err_msg=f"{golden} {words}")
     factors = [(each.attention_factor, each.softmax_scale) for each in (found, rope)]
     assert factors[0] == pytest.approx(factors[1], rel=1e-6), (golden, words)
     return True

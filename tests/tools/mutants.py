@@ -29,7 +29,7 @@ def main():
         mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
     bench = mutation.Bench(SOURCE, asked.folder)
     files = {file for mutant in mutants for file in mutant["texts"]}
-    lines = bench.measure(tests_for("", files if len(mutants) < len(MUTANTS) else None))
+    lines = bench.measure(tests_for("", files if len(mutants) < len(MUTANTS) else None), files)
     results = bench.test(mutants, lines, budget=300.0)
     unnoticed = [each["name"] for each in results if each["outcome"] == "survived"]
     if unnoticed:

@@ -95,10 +95,11 @@ class Table(NamedTuple):
         return usual._replace(path=path), False  # another part than the language model, or one of an unknown file
 
 
-def versions(engine: str) -> list[str]:
+@cache
+def versions(engine: str) -> tuple[str, ...]:
     names = (each.name for each in files(__name__).iterdir())
     found = [name[len(engine) + 1 : -len(".json")] for name in names if re.fullmatch(rf"{engine}-v?\d.*\.json", name)]
-    return sorted(found, key=_numbers)
+    return tuple(sorted(found, key=_numbers))
 
 
 def table(engine: str, version: object = None) -> Table:

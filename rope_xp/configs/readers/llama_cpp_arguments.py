@@ -93,8 +93,7 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
     if context and isinstance(served, int) and isinstance(longest, int) and served > longest:
         remarks.append(f"llama.cpp's server ends at {longest} tokens, whatever -c is: {reason}")
     of_longrope = served if found.get(gguf.LONG) else None
-    is_stated = context or sequences > 1
-    return Changed({**found, BETAS_OF_FLAGS: betas}, of_longrope, served if is_stated else None, remarks)
+    return Changed({**found, BETAS_OF_FLAGS: betas}, of_longrope, served if context or sequences > 1 else None, remarks)
 
 
 def _factor(line: CommandLine, stated: object) -> Any:

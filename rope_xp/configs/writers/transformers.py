@@ -212,11 +212,11 @@ class Reads:
         return isclose(usual, factor, rel_tol=1e-6)
 
 
-def rope_parameters(rope: Embedding, target: str = "a transformers config") -> Values:
+def rope_parameters(rope: Embedding, target: str = ENGINE) -> Values:
     """The rotary block of transformers 5, which vLLM reads too."""
     require_only(rope, target, "first_channel", "blocks")
     rule = Scaling() if rope.scaling is None else rope.scaling
-    block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(rule)
+    block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(rule, target)
     require_attention_factor(rope)
     if rope.rotary_dim != rope.head_dim:
         if FRACTION in block:
@@ -225,11 +225,11 @@ def rope_parameters(rope: Embedding, target: str = "a transformers config") -> V
     return block if rope.sections is None else block | keys_of_sections(rope.sections)
 
 
-def _of_rule(rule: Scaling) -> Values:
+def _of_rule(rule: Scaling, target: str) -> Values:
     if isinstance(rule, NTKScaling):
         return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
     if not rule.is_standard and type(rule) is not Scaling:
-        raise unsupported(rule, ENGINE)
+        raise unsupported(rule, target)
     values = parameters(rule)
     return {name: value for name, value in values.items() if value is not None and name not in NOT_IN_BLOCK}
 
