@@ -75,7 +75,7 @@ def _nested_block(parameters: Config, labels: list[str], layer_type: str, redund
 def _check_label(labels: Collection[str], layer_type: str, why: str) -> None:
     if layer_type not in labels:
         raise wrong_value(
-            f"layer_type must be given, or a layer whose type is known, because {why}: {comma_separated(labels)}; "
+            f"layer or layer_type must be given, because {why}: {comma_separated(labels)}; "
             f"got layer_type={layer_type or None!r}"
         )
 

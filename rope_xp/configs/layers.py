@@ -45,11 +45,7 @@ class LayerConfig:
                 raise wrong_value(f"{name} must have a number for each layer; got {len(value)}")
             return value[self.layer]
         types = types_of(self.keys, self.family)
-        found = [
-            n
-            for index, n in enumerate(value)
-            if self.layer_type is None or types[index : index + 1] == [self.layer_type]
-        ]
+        found = [n for index, n in enumerate(value) if self.layer_type in (None, *types[index : index + 1])]
         found = [each for each in found if each] or [each for each in value if each]
         if not found:
             raise wrong_value(f"{name} must have a number for each layer; got {list(value)}")
@@ -80,6 +76,10 @@ def _type_at(keys: Keys, family: Family, layer: int, types: list[str]) -> str | 
     count = layers_of(keys) or len(types) or None
     if count is not None and layer >= count:
         raise wrong_value(f"layer must be from 0 to {count - 1}; got {layer}")
+    labels = nested_by(keys, family) or family.layers.by_type
+    if not types and labels:
+        why = f"because nothing states the type of layer {layer}: {comma_separated(labels)}"
+        raise wrong_value(f"layer_type must be given, {why}; got none")
     if not types:
         return None
     if layer >= len(types):
