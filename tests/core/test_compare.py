@@ -551,3 +551,15 @@ def test_several_position_axes(order):
             assert moved > 0.05 and (causes != ("sections",) or abs(moved - report.attention_moved) < 1e-9)
     every_other = compare(lambda x, p: turned(x, p[np.arange(16) % 2].T * geometric(100.0, 32)), rope, shape="seq dim")
     assert "layout" not in every_other.summary.lower()
+
+
+@pytest.mark.parametrize(
+    "base, divisor, said", [(1e4, 2.0, ["none", "linear, factor=2.0"]), (5e5, 1.0, ["10,000", "500,000"])]
+)
+def test_numbers_are_explained_beside_a_value_with_a_base(base, divisor, said):
+    """In either order, by the rules that may have made them of the base."""
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4)
+    given = RotaryEmbedding(head_dim=64, layout="half", inv_freq=(geometric(base, 64) / divisor).tolist())
+    for pair, expected in (((rope, given), said), ((given, rope), said[::-1])):
+        (found,) = compare(*pair).differences
+        assert [found.a, found.b] == expected

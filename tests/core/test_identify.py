@@ -12,7 +12,7 @@ import pytest
 from cases import for_each
 from errors import assert_all_raise, raising
 from formulas import geometric
-from functions import angles_of, rotary, rounded, turned
+from functions import angles_of, in_shape, rotary, rounded, turned
 
 from rope_xp import LinearScaling, LongRopeScaling, RotaryEmbedding, compare, identify
 
@@ -469,3 +469,15 @@ def test_errors_name_the_shapes_that_they_concern():
     reasons = identify(fn, 8).reasons
     assert reasons[0] == "With x of (seq dim), it raises ValueError: no batch."
     assert re.match(r"With x of \(seq heads dim\) or .*, it raises TypeError: many axes\.", reasons[1])
+
+
+def test_the_batch_row_that_differs_is_named():
+    whole = in_shape(good, "batch heads seq dim")
+
+    def fn(x, positions):
+        if positions.ndim == 2 and x.shape[1] > 1:  # with several heads, row 2 has the positions of row 0
+            positions = positions[[0, 1, 0, *range(3, len(positions))][: len(positions)]]
+        return whole(x, positions)
+
+    reasons = " ".join(identify(fn, WIDTH, shape="batch heads seq dim").reasons)
+    assert "it depends on the batch row: batch row 2 gets another result than batch row 0." in reasons

@@ -330,6 +330,20 @@ def test_usual_lengths(width, base):
         assert f"high_freq_factor=4.0, original_max_position_embeddings={length}, applied twice" in report(twice)[1]
 
 
+def test_a_length_that_the_limits_of_the_ramp_just_allow():
+    """32 turns of pair 3 take 511.4 tokens, so that no smaller length has this ramp."""
+    w = np.asarray(yarn(1e5, 74, 8.0, 512))
+    found = rule_in_words(Target(w, 2.0**-66 + 2.0**-51 * w, 0.1 * log(8.0) + 1.0, 1e-6, False))
+    assert "original_max_position_embeddings=512 " in found
+
+
+@pytest.mark.parametrize("high", [2.0, 8.0])
+def test_llama3_applied_twice_has_a_usual_factor(high):
+    numbers = 8.0, 1.0, high, 8192
+    twice = by_wavelength(llama3(5e5, HEAD, *numbers), *numbers)
+    assert f"high_freq_factor={high}, original_max_position_embeddings=8192, applied twice" in report(twice)[1]
+
+
 def test_what_cannot_be_told_from_one_rule_is_one_rule():
     for w, scaling in (
         (linear(1e4, 128, 4.0) / 4.0, LinearScaling(factor=16.0)),

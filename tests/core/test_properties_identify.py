@@ -9,7 +9,7 @@ import pytest
 from cases import for_each
 from formulas import geometric
 from functions import in_shape, rotary, turned
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
@@ -128,9 +128,11 @@ def test_what_is_no_rotation_is_not_called_one(seed, kind):
     st.sampled_from([1.0, 4.0]),
     st.sampled_from(["float64", "float32"]),
     st.booleans(),
+    st.sampled_from(["float64", "float32"]),
 )
-def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, magnitude, factor, dtype, reverse):
-    """As `rope_xp.huggingface` does with modules of several position axes."""
+@example((8, 8), "axial", "half", 0, 1.0, 1.0, "float64", False, "float32")
+def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, magnitude, factor, dtype, reverse, of):
+    """As `rope_xp.huggingface` does with modules of several position axes, also with frequencies in float32."""
     rope = RotaryEmbedding(
         head_dim=first + sum(sizes) * 2,
         first_channel=first,
@@ -140,7 +142,7 @@ def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, 
         scaling=None if factor == 1.0 else LinearScaling(factor=factor),
         reverse=reverse,
     )
-    rows = np.asarray(rope.inv_freq)
+    rows = np.asarray(rope.inv_freq, of).astype(float)
 
     def fn(x, positions):
         angles = sum(np.asarray(p, np.float64)[:, None] * row for p, row in zip(positions, rows))
@@ -151,7 +153,7 @@ def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, 
 
     found = identified(fn, len(sizes))
     assert found.rope.layout == layout and found.rope.first_channel == first
-    assert np.asarray(found.rope.inv_freq) == pytest.approx(rows, rel=1e-9, abs=1e-12)
+    assert np.asarray(found.rope.inv_freq) == pytest.approx(rows, rel=1e-9 if of == "float64" else 1e-7, abs=1e-12)
     assert found.rope.attention_factor == pytest.approx(magnitude) and found.rope.axes == len(sizes)
     if factor == 1.0 or magnitude == 1.0:  # no value has a linear rule and an attention factor
         expected = rope if magnitude == 1.0 else rope.replace(attention_factor=magnitude)
