@@ -106,6 +106,7 @@ FAMILIES: dict[str, Family] = {
     **causal("Llama", DYNAMIC, variant=", dynamic", longest=12),
     **causal("Phi3", LONGROPE, variant=", LongRoPE short"),
     **causal("Phi3", LONGROPE, variant=", LongRoPE long", longest=24),
+    "NeoMME": Family("NeoMMEModel", {**BOTH, "head_dim": 16}, generates=False, pads=False),
     "ModernBert": Family("ModernBertForMaskedLM", generates=False),
     "Esm": Family("EsmForMaskedLM", {"position_embedding_type": "rotary"}, generates=False, pads=False),
     "Qwen2VL": with_image("Qwen2VL", {}, embed_dim=32),
@@ -138,7 +139,9 @@ def build(family, seed=0):
     torch.manual_seed(seed)
     model = cls(config).eval()
     with torch.no_grad():
-        for weight in model.parameters():
+        for name, weight in model.named_parameters():
+            if name.endswith("proj.weight") and not weight.any():  # with zeros, attention would change nothing
+                weight.normal_(std=0.02)
             if weight.ndim > 1:
                 weight.mul_(family.scale)
     return model
