@@ -285,7 +285,7 @@ def _shape(nested: object) -> tuple[int, ...]:
 
 @libraries.host_constant
 def _words_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tuple[int, ...], ...]:
-    return _revolutions_of_floats(inv_freq, bits)
+    return _revolutions_of_floats(inv_freq, bits)  # `torch.compile` may not trace what keeps results
 
 
 @lru_cache(maxsize=128)  # 10 kB each for 64 pairs
