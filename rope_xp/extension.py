@@ -213,7 +213,7 @@ LEGEND = (
     ("blended", "pairs whose frequency is divided by less than the factor"),
     ("interpolated", "pairs whose frequency is divided by the factor or more"),
     ("divided by", "the numbers by which frequencies are divided, least to greatest"),
-    ("new angles", "pairs that get angles which training at the trained length did not show"),
+    ("new angles", "pairs that get angles which do not occur within the trained length"),
     ("attention", "the attention factor: sines and cosines are multiplied by it, and scores by its square"),
 )
 
@@ -376,8 +376,8 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
     notes = []
     if rope.scaling is not None:
         notes.append(
-            f"The embedding is scaled: {rope.scaling.describe()}. A rule replaces this scaling and starts from the "
-            f"base and from {trained:,} tokens."
+            f"The embedding is scaled: {rope.scaling.describe()}. A rule replaces this scaling. It starts from the "
+            f"base and from {trained:,} tokens, with the factor {to / trained:.4g}, even if the present one is greater."
         )
         if rope.softmax_scale != 1.0:
             notes.append(

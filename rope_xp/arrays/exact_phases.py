@@ -6,11 +6,11 @@ float32 product is wrong by up to `position * 2**-24` radians. `bits` is the wid
 32-bit positions and float32 tables, so no device needs float64 or int64.
 """
 
-from functools import lru_cache
 from math import factorial, pi
 from typing import Any, NamedTuple
 
 from rope_xp.arrays import libraries
+from rope_xp.arrays.signature import is_torch_compiling
 from rope_xp.types import Array
 
 # Frequencies must be below this, in radians per position.
@@ -107,6 +107,7 @@ class Row:
         self.shape = shape
         self._inv_freq: Any = inv_freq
         self._axis = axis
+        self._words: dict[int, tuple[tuple[int, ...], ...]] = {}
         if self.are_floats:
             self._inv_freq = tuple(w for head in inv_freq for w in head) if len(shape) > 1 else inv_freq
 
@@ -128,7 +129,8 @@ class Row:
 
     def words(self, bits: int) -> tuple[tuple[int, ...], ...]:
         """The rows of `Revolutions` as numbers. The frequencies must be floats."""
-        return _words_of_floats(self._inv_freq, bits)
+        kept = {} if is_torch_compiling() else self._words
+        return kept.get(bits) or kept.setdefault(bits, _revolutions_of_floats(self._inv_freq, bits))
 
     def values(self, *, like: object, dtype: object) -> Any:
         if self.are_floats:
@@ -284,11 +286,6 @@ def _shape(nested: object) -> tuple[int, ...]:
 
 
 @libraries.host_constant
-def _words_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tuple[int, ...], ...]:
-    return _revolutions_of_floats(inv_freq, bits)  # `torch.compile` may not trace what keeps results
-
-
-@lru_cache(maxsize=128)  # 10 kB each for 64 pairs
 def _revolutions_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tuple[int, ...], ...]:
     """Convert floats, exactly, to the rows of `Revolutions`.
 

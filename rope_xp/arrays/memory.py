@@ -220,10 +220,6 @@ def to_and_from_float32(like: Array) -> tuple[Conversion, Conversion]:
 _SMALLEST = np.float32(2.0**-136)  # the least float16 number with bits in the places of float32
 
 
-def is_half(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype == np.float16
-
-
 def are_small(halves: Any) -> bool:
     """Whether all numbers of float16 are below 2**14 in size. Their bits then are, too."""
     if _SMALLEST * np.float32(2.0**112) == 0.0:  # the processor flushes such numbers to 0, on which `widen` relies

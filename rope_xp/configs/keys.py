@@ -107,9 +107,9 @@ class Spelling:
         return f", similar to {comma_separated(found)}" if found else ""
 
 
-@lru_cache(maxsize=4096)
-def _with_one_less(text: str) -> set[str]:
-    return {text, *(text[:index] + text[index + 1 :] for index in range(len(text)))}
+@lru_cache(maxsize=1024)
+def _with_one_less(text: str) -> frozenset[str]:
+    return frozenset([text, *(text[:index] + text[index + 1 :] for index in range(len(text)))])
 
 
 def _plain(key: object) -> str:
@@ -230,7 +230,7 @@ class Keys:
         require_spelling(self.name, self.mapping, self._read)
 
 
-_spelling = lru_cache(maxsize=256)(Spelling)  # of the keys that are read, which are those of a family
+_spelling = lru_cache(maxsize=256)(Spelling)  # few sets of names occur: those that a family or a format reads
 
 
 def require_spelling(name: str, mapping: Config, known: Iterable[str], shortest: int = SHORTEST) -> None:

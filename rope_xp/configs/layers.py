@@ -76,11 +76,12 @@ def _type_at(keys: Keys, family: Family, layer: int, types: list[str]) -> str | 
     count = layers_of(keys) or len(types) or None
     if count is not None and layer >= count:
         raise wrong_value(f"layer must be from 0 to {count - 1}; got {layer}")
-    labels = nested_by(keys, family) or family.layers.by_type
-    if not types and labels:
-        why = f"because nothing states the type of layer {layer}: {comma_separated(labels)}"
-        raise wrong_value(f"layer_type must be given, {why}; got none")
     if not types:
+        if labels := nested_by(keys, family) or family.layers.by_type:
+            raise wrong_value(
+                f"layer_type, one of {comma_separated(labels)}, must be given in place of layer, because the config "
+                f"does not state the types of layers; got layer={layer}"
+            )
         return None
     if layer >= len(types):
         raise wrong_value(f"layer_types must have a type for each layer; got {len(types)}")

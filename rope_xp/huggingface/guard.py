@@ -131,7 +131,8 @@ class _Float32OnCPU(TorchFunctionMode):
         result = func(*args, **kwargs)
         if not isinstance(result, Tensor):
             return result
-        has_default_dtype = _has_default_dtype(result) and kwargs.get("dtype") is None
+        is_default = result.is_floating_point() and torch.float32 != result.dtype == torch.get_default_dtype()
+        has_default_dtype = is_default and kwargs.get("dtype") is None
         given = list(_tensors([*args, *kwargs.values()]))
         if not given:
             changes: Values = {"dtype": torch.float32} if has_default_dtype else {}
@@ -141,10 +142,6 @@ class _Float32OnCPU(TorchFunctionMode):
         if has_default_dtype and not any(each.is_floating_point() or each.is_complex() for each in given):
             return func(*(each.to(torch.float32) if isinstance(each, Tensor) else each for each in args), **kwargs)
         return result
-
-
-def _has_default_dtype(result: Tensor) -> bool:
-    return result.is_floating_point() and result.dtype != torch.float32 and result.dtype == torch.get_default_dtype()
 
 
 def _tensors(values: Iterable[object]) -> Iterator[Tensor]:

@@ -37,7 +37,7 @@ class Identification(Report):
         What the function adds to positions, in tokens.
     precision : "exact", "float32", "float16 tables", "bfloat16 tables", "float16", "bfloat16" or None
         The precision of ``position * frequency``, for positions up to `longest`. "float16 tables" and "bfloat16
-        tables": only sines and cosines are off, by at most as much as this dtype rounds, and more than results are.
+        tables": sines and cosines have so few digits, and phases may have errors that these hide.
     longest : int or None
         The largest position at which the function was tested and follows.
     stateful : bool or None

@@ -433,8 +433,9 @@ def _near(usual: float, interval: Interval) -> float:
 
 
 def _integers_in(interval: Interval) -> Iterable[int]:
-    """The first whole numbers of an interval."""
-    return range(ceil(interval.least - 1e-6), floor(interval.most + 1e-6) + 1)[:4]
+    """A few whole numbers of an interval, the middle ones if there are more."""
+    numbers = range(ceil(interval.least - 1e-6), floor(interval.most + 1e-6) + 1)
+    return numbers[max(len(numbers) // 2 - 2, 0) :][:4]
 
 
 def changed_rule_of(target: Target) -> Rule | None:

@@ -278,6 +278,7 @@ def with_axes(value: Value, measured: Measured) -> RotaryEmbedding | None:
         errors = value.place.of_all_pairs(2 * measured.angles.frequencies.errors)  # those of the numbers
         of = measured.target(w, errors)
         allowed = errors + w * roundings_of_frequencies(w, errors, measured.is_coarse)[:2][-1]
+        # The axis with the most pairs says most about the base.
         based = _with_base(rope, rows, of, axis_of_pair == np.bincount(axis_of_pair).argmax())
         for sections in _sections_of(axis_of_pair.tolist(), len(rows)):
             found = replaced(based, sections=sections)

@@ -196,7 +196,7 @@ def _rotate_parts(x: Any, tables: Sequence[Any], like: Any, out: Any, rotation: 
     parts = [*_parts(tuple(x.shape[:-1]), tuple(tables[0].shape[:-1]), width, size)]
     workers = min(len(parts), MOST_THREADS, threads.processors()) if memory.threads(x) is None else 1
     # With such tables, numbers below 2**14 in size do not overflow: two products together are below 65,208.
-    factors = [table.view(like.dtype) for table in tables] if memory.is_half(x) else []
+    factors = [table.view(like.dtype) for table in tables] if x.dtype == np.float16 else []
     may_be_small = bool(factors) and all([max(each.max(), -each.min()) < 1.99 for each in factors])
     buffers = [*memory.empty((workers, 2, min(prod(x.shape), max(size, width))), like)]
 

@@ -22,8 +22,8 @@ MEMORY_KINDS = ("jax",)
 class Program(NamedTuple):
     """A rotation outside `jax.jit` by angles that only lack axes of size 1. `alignments` are those of each array."""
 
-    # Inside `jax.jit`, `rotate_all` is called in its place. Each array has a compiled function of its own, because
-    # arrays may be on different devices. So rows of tables are selected before, and not once for each head.
+    # Inside `jax.jit`, `rotate_all` is called in place of this program. Each array has a compiled function of its own,
+    # because arrays may be on different devices. So rows of tables are selected before, and not once for each head.
 
     alignments: tuple[Any, ...]
     rotation: Rotation

@@ -130,7 +130,7 @@ def test_what_is_no_rotation_is_not_called_one(seed, kind):
     st.booleans(),
     st.sampled_from(["float64", "float32"]),
 )
-@example((8, 8), "axial", "half", 0, 1.0, 1.0, "float64", False, "float32")
+@example((2, 8, 6), "axial", "half", 0, 1.0, 1.0, "float64", False, "float32")
 def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, magnitude, factor, dtype, reverse, of):
     """As `rope_xp.huggingface` does with modules of several position axes, also with frequencies in float32."""
     rope = RotaryEmbedding(

@@ -388,10 +388,8 @@ class Bench:
             shutil.copytree(package, folder / "rope_xp", ignore=shutil.ignore_patterns("*.pyc"))
 
     def measure(self, tests, files=("*",)):
-        """The lines of files of tests, measured where no earlier run has: one file for each processor at a time.
-
-        The fewer files of the package are asked for, the faster it is.
-        """
+        """The lines of files of tests, measured where no earlier run has for the same files of the package: one file
+        of tests for each processor at a time. The fewer files of the package are asked for, the faster it is."""
 
         def measured(test):
             key = _hash([self.sources, test.read_text(), *sorted(files)])

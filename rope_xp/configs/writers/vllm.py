@@ -32,7 +32,7 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
     if reading.nested:
         raise wrong_value(
             f"{table.name} must have one block for each type of layers for model type "
-            f"{rope._provenance.model_type!r}; got one embedding: rope-xp convert FILE --to vllm writes all of them"
+            f"{rope._provenance.model_type!r}; got one: rope-xp convert FILE --to vllm writes those of the file"
         )
     require_layers(rope, "vllm", "all")  # one block for all layers, unlike the nested ones of `flags_of_types`
     flags = _flags(_keys(rope, table, reading), reading.path, options.length)
