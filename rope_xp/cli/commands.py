@@ -256,9 +256,8 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
     elif target in ("transformers", "transformers4"):
         _note(f'note: set "max_position_embeddings" to {to} in config.json, too')
     if target == "transformers":
-        layer_type = extended._provenance.layer_type  # empty if all layers have the same embedding
-        where = f'"rope_parameters", in its object "{layer_type}"' if layer_type else '"rope_parameters"'
-        _note(f"note: in config.json, these keys belong in {where}")
+        inside = f', in its object "{layer_type}"' if (layer_type := extended._provenance.layer_type) else ""
+        _note(f'note: in config.json, these keys belong in "rope_parameters"{inside}')
 
 
 @app.command()

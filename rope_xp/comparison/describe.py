@@ -168,8 +168,9 @@ def _of_search(found: Finding, probe: Probe, reference: Embedding | None, contex
     may_overflow = "length" in found.causes and "NaN" in found.problems[0] and behaviour.precision in COARSE_BITS
     if may_overflow and (length * np.abs(behaviour.map().step) >= OVERFLOW).any():
         found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
-    # Half precision adds noise to the factors.
-    return found._replace(behaviour=behaviour if probe.roundoff >= COARSE else with_own_factors(behaviour, probe))
+    # Half precision adds noise to the factors. But programs round frequencies to float32 in different ways.
+    is_plain = probe.roundoff >= COARSE and behaviour.precision != "float32"
+    return found._replace(behaviour=behaviour if is_plain else with_own_factors(behaviour, probe))
 
 
 def _length(probe: Probe, context: int) -> int:

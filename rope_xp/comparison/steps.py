@@ -330,13 +330,13 @@ def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) ->
     causes = explaining(one, other, tolerance, max(context, HORIZON))
     if one.rotates != other.rotates:
         causes = tuple("rotation" if cause == "frequencies" else cause for cause in causes)
-    if one.precision == other.precision:
+    hides_phases = any(each.precision == "exact" and each.roundoff >= COARSE for each in (one, other))
+    if one.precision == other.precision or hides_phases:
         return causes
     reach = context if causes else max(context, HORIZON)
-    for each in (one, other):
-        if first_beyond(each.map(), each.with_exact_phases().map(), tolerance, reach) is not None:
-            return (*causes, "phase precision")
-    return causes
+    pairs = [(each, each.with_exact_phases()) for each in (one, other)] if causes else [(one, other)]
+    acts = any(first_beyond(a.map(), b.map(), tolerance, reach) is not None for a, b in pairs)
+    return (*causes, "phase precision") if acts else causes
 
 
 def _softmax_scale(each: Behaviour) -> float:

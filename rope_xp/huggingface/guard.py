@@ -131,8 +131,7 @@ class _Float32OnCPU(TorchFunctionMode):
         result = func(*args, **kwargs)
         if not isinstance(result, Tensor):
             return result
-        is_default = result.is_floating_point() and torch.float32 != result.dtype == torch.get_default_dtype()
-        has_default_dtype = is_default and kwargs.get("dtype") is None
+        has_default_dtype = kwargs.get("dtype") is None and torch.float32 != result.dtype == torch.get_default_dtype()
         given = list(_tensors([*args, *kwargs.values()]))
         if not given:
             changes: Values = {"dtype": torch.float32} if has_default_dtype else {}

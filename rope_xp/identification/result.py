@@ -37,7 +37,7 @@ class Identification(Report):
         What the function adds to positions, in tokens.
     precision : "exact", "float32", "float16 tables", "bfloat16 tables", "float16", "bfloat16" or None
         The precision of ``position * frequency``, for positions up to `longest`. "float16 tables" and "bfloat16
-        tables": sines and cosines have so few digits, and phases may have errors that these hide.
+        tables": sines and cosines have so few digits, and no errors of phases are seen beside them.
     longest : int or None
         The largest position at which the function was tested and follows.
     stateful : bool or None

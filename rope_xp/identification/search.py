@@ -350,8 +350,9 @@ class Search:
         if rounded and precision.name in ("exact", "float32"):
             as_much = f"are off by at most as much as {rounded} rounds, but are no numbers of {rounded}"
             how = f"are rounded to {rounded}" if self.is_rounded else as_much
-            how += "; so few digits may hide float32 phases" if precision.name == "exact" else ""
-            self.conclude(f"sines and cosines {how}", precision=f"{rounded} tables")
+            may_hide = "; so few digits may hide float32 phases" if precision.name == "exact" else ""
+            known = precision.name if precision.name != "exact" else f"{rounded} tables"
+            self.conclude(f"sines and cosines {how}{may_hide}", precision=known)
         else:
             may_hide = precision.name == "exact" and angles.roundoff >= COARSE
             words = "results of so few digits may hide float32 phases" if may_hide else ""

@@ -563,3 +563,21 @@ def test_numbers_are_explained_beside_a_value_with_a_base(base, divisor, said):
     for pair, expected in (((rope, given), said), ((given, rope), said[::-1])):
         (found,) = compare(*pair).differences
         assert [found.a, found.b] == expected
+
+
+def test_float32_phases_are_the_cause_behind_tables_in_half_precision():
+    """And the same tables behind results in half precision are the same: they do not say their phases."""
+    w = np.float32(5e5) ** (-np.arange(0, 64, 2, dtype="float32") / np.float32(64))  # rounded once more
+    tables = rotary(w, phase="float32", tables=rounded("float16"))
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=5e5)
+    found = compare(tables, rope, shape="seq dim", context=2**20)
+    assert [(each.cause, each.a) for each in found.differences] == [("phase precision", "float32 phases")]
+    for context in (None, 2**20):
+        found = compare(
+            tables, lambda x, p: tables(x, p).astype("float16"), head_dim=64, shape="seq dim", context=context
+        )
+        assert found.same and not found.causes
+    found = compare(
+        tables, rotary(w, phase="float32"), head_dim=64, shape="seq dim"
+    )  # nor does any later position differ
+    assert found.same and not found.causes

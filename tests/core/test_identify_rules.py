@@ -149,7 +149,8 @@ def test_random_rules(first):
         assert result in ("rule", "numbers"), (seed, kind, how, str(found))
         assert seed % 2 or text_of(found) == reports[str(seed)]
         if "tables" in how:
-            assert found.precision == " ".join(how.split()[:2]), (seed, how, str(found))
+            seen = {" ".join(how.split()[:2]), "float32" if "phases" in how else ""}
+            assert found.precision in seen and "ines and cosines are rounded" in str(found), (seed, how, str(found))
     assert counts[False, "numbers"] <= 2 and not counts[True, "rule"], counts
 
 
