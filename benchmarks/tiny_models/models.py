@@ -140,8 +140,8 @@ def build(family, seed=0):
     model = cls(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith("proj.weight") and not weight.any():  # with zeros, attention would change nothing
-                weight.normal_(std=0.02)
+            if family.model == "NeoMMEModel" and name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight.normal_(std=0.02)  # they begin as zeros, with which attention changes nothing
             if weight.ndim > 1:
                 weight.mul_(family.scale)
     return model
