@@ -256,7 +256,8 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
     elif target in ("transformers", "transformers4"):
         _note(f'note: set "max_position_embeddings" to {to} in config.json, too')
     if target == "transformers":
-        inside = f', in its object "{layer_type}"' if (layer_type := extended._provenance.layer_type) else ""
+        # Layers of no type have a number in its place, which is no key.
+        inside = f', in its object "{kind}"' if (kind := extended._provenance.layer_type.partition("layer ")[0]) else ""
         _note(f'note: in config.json, these keys belong in "rope_parameters"{inside}')
 
 
