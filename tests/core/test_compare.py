@@ -577,7 +577,6 @@ def test_float32_phases_are_the_cause_behind_tables_in_half_precision():
             tables, lambda x, p: tables(x, p).astype("float16"), head_dim=64, shape="seq dim", context=context
         )
         assert found.same and not found.causes
-    found = compare(
-        tables, rotary(w, phase="float32"), head_dim=64, shape="seq dim"
-    )  # nor does any later position differ
+    # Nor does a later position differ from tables in float32.
+    found = compare(tables, rotary(w, phase="float32"), head_dim=64, shape="seq dim")
     assert found.same and not found.causes
