@@ -22,12 +22,12 @@ HEADS, TOKENS, SEED = 32, 4096, 0
 MAX_NUMBERS = 2**21
 
 
-def change_at(a: Map, b: Map, position: int) -> float:
-    """The largest change of a unit score at a position: the largest singular value of the difference."""
+def largest_change(a: Map, b: Map, positions: np.ndarray) -> float:
+    """The largest change of a unit score at positions: the largest singular value of the difference."""
     both = aligned(a, b)
     if both is None:
-        return _change_of_matrices(a, b, position)
-    difference = both[0].factors([position]) - both[1].factors([position])
+        return max((_change_of_matrices(a, b, each) for each in positions.tolist()), default=0.0)
+    difference = both[0].factors(positions) - both[1].factors(positions)
     return float(np.abs(difference).max(initial=0.0))
 
 

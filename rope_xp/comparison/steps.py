@@ -30,7 +30,7 @@ from rope_xp.comparison.describe import (
     sample_of,
     with_own_factors,
 )
-from rope_xp.comparison.measures import attention_moved, change_at, first_beyond
+from rope_xp.comparison.measures import attention_moved, first_beyond, largest_change
 from rope_xp.comparison.report import Comparison, Difference, number
 from rope_xp.configs.from_config import from_config
 from rope_xp.configs.keys import LENGTH
@@ -51,8 +51,8 @@ from rope_xp.types import Embedding, Values
 TOLERANCE = 1e-3
 # Without a length in either of the two; and the longest.
 CONTEXT, LONGEST_CONTEXT = 4096, 2**31
-# Causes are sought up to this position at least.
-HORIZON = 2**20
+# Causes are sought up to this position at least: that of rounded phases at so many positions beyond the context.
+HORIZON, LATER = 2**20, 8191
 # The change of a unit score that matters.
 ONE_PERCENT = 0.01
 OTHER_ADVICE = {
@@ -300,7 +300,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     known = (context if beyond is None else beyond) if tolerance < ONE_PERCENT else 0
     found = {**fixed, "first_position": first_above(ONE_PERCENT, known), "first_beyond_tolerance": beyond}
     otherwise = "frequencies" if one.precision == "float32" else "phase precision"  # all else is equal
-    causes = _causes(one, other, tolerance, context) or (() if is_same else (otherwise,))
+    causes = _causes(one, other, tolerance, context, is_same) or (() if is_same else (otherwise,))
     are_values = all(each.probe is None for each in both)
     if are_values and "scaling" not in causes and _softmax_scale(one) != _softmax_scale(other):
         causes, is_same = (*causes, "softmax scale"), False
@@ -319,12 +319,15 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     found |= {"same": is_same, "scores_are_same": scores}
     # Of results in half precision, only the size of their differences is known.
     if not is_same or all(each.probe is None or each.probe.roundoff < COARSE for each in both):
-        found["largest_change"] = change_at(a, b, context - 1)
+        found["largest_change"] = largest_change(a, b, np.array([context - 1]))
     return _report(one, other, causes, found)
 
 
-def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) -> tuple[str, ...]:
-    """Why two behaviours differ: by the precision of phases if nothing else does, or if it alone would matter."""
+def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int, is_same: bool) -> tuple[str, ...]:
+    """Why two behaviours differ: by the precision of phases if nothing else does, or if it alone would matter.
+
+    If they are the same below the context, what makes them differ at later positions.
+    """
     if one.rope is None or other.rope is None:
         return () if one.rope is other.rope else ("rotation",)
     causes = explaining(one, other, tolerance, max(context, HORIZON))
@@ -333,10 +336,13 @@ def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) ->
     hides_phases = any(each.precision == "exact" and each.roundoff >= COARSE for each in (one, other))
     if one.precision == other.precision or hides_phases:
         return causes
-    reach = context if causes else max(context, HORIZON)
-    pairs = [(each, each.with_exact_phases()) for each in (one, other)] if causes else [(one, other)]
-    acts = any(first_beyond(a.map(), b.map(), tolerance, reach) is not None for a, b in pairs)
-    return (*causes, "phase precision") if acts else causes
+    if causes:
+        pairs = ((each.map(), each.with_exact_phases().map()) for each in (one, other))
+        acts = any(first_beyond(*pair, tolerance, context) is not None for pair in pairs)
+        return (*causes, "phase precision") if acts else causes
+    later = np.linspace(context, HORIZON, LATER * (context < HORIZON), dtype=int)
+    acts = not is_same or largest_change(one.map(), other.map(), later) > tolerance
+    return ("phase precision",) if acts else ()
 
 
 def _softmax_scale(each: Behaviour) -> float:

@@ -88,7 +88,7 @@ class Map(NamedTuple):
 
     def _multiplied(self, x: np.ndarray, factors: Complex) -> np.ndarray:
         first, second, to_first, to_second = self.channels
-        turned = (x[..., first] + 1j * x[..., second]) * factors
+        turned = complex_of(x, first, second) * factors
         result = np.broadcast_to(x, (*turned.shape[:-1], x.shape[-1])).copy()
         result[..., to_first], result[..., to_second] = turned.real, turned.imag
         return result
@@ -109,7 +109,7 @@ class Map(NamedTuple):
         own = [index.get(pair, len(index)) for pair in pairs]
 
         def columns(values: np.ndarray, of_others: float) -> np.ndarray:
-            return np.concatenate([values, np.full((*values.shape[:-1], 1), of_others)], axis=-1)[..., own]
+            return np.take(np.concatenate([values, np.full((*values.shape[:-1], 1), of_others)], axis=-1), own, axis=-1)
 
         return self._replace(
             pairs=pairs,
@@ -119,6 +119,11 @@ class Map(NamedTuple):
             growth=None if self.growth is None else columns(self.growth, 0.0),
             own_factors=self.own_factors and (lambda positions: columns(self.factors(positions), 1.0)),
         )
+
+
+def complex_of(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> Complex:
+    """Pairs of float64 numbers in these columns, as complex numbers."""
+    return np.take(x, np.stack([first, second], axis=-1).ravel(), axis=-1).view(np.complex128)
 
 
 def _rounded(numbers: np.ndarray, precision: str) -> np.ndarray:

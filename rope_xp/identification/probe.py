@@ -9,7 +9,7 @@ import numpy as np
 
 from rope_xp.arrays import checks, libraries
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.identification.behaviour import Complex, Map
+from rope_xp.identification.behaviour import Complex, Map, complex_of
 from rope_xp.identification.precision import ROUNDOFF, noise
 from rope_xp.types import Array
 
@@ -457,7 +457,7 @@ class Calls(NamedTuple):
         x = np.zeros((len(positions), self.probe.head_dim))
         x[:, first] = 1.0
         y = self._along_each(x, positions)
-        return None if y is None else y[..., to_first] + 1j * y[..., to_second]
+        return None if y is None else complex_of(y, to_first, to_second)
 
     def _along_each(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
         rows = range(1 if self.directions is None else len(self.directions))
