@@ -19,7 +19,7 @@ def rounded(dtype):
 def turned(x, angles, layout="half", first=0, *, factor=1.0, inverse=False, tables=np.asarray):
     """The channels from `first` on by these angles, times a factor; the others as they are. `tables` rounds sines."""
     sin, cos = (tables(factor * each(angles)) for each in (np.sin, np.cos))
-    return oracle.rotate_pairs(x, sin, cos, oracle.Span(*ORDERS[layout], first, inverse=inverse))[0]
+    return oracle.rotate_pairs(x, sin, cos, oracle.Span(*ORDERS[layout], first, inverse=inverse))
 
 
 def rotary(frequencies, layout="half", first=0, *, offset=0, phase="float64", dtype="float64", **options):

@@ -11,7 +11,7 @@ mpmath.mp.prec = 320
 
 def rotate(x, angles, layout, inverse=False):
     """Rotate the first pairs of channels by these angles, which broadcast against `x`."""
-    return rotate_pairs(x, np.sin(angles), np.cos(angles), Span(layout, layout, inverse=inverse))[0]
+    return rotate_pairs(x, np.sin(angles), np.cos(angles), Span(layout, layout, inverse=inverse))
 
 
 def sin_cos(positions, frequencies):
@@ -52,19 +52,31 @@ class Span(NamedTuple):
 
 
 def rotate_pairs(x, sin, cos, span):
-    """What a `Span` makes of `x`, and how long the pair of each channel is: 0 for channels that are not rotated."""
-    x, sin, cos = (np.array(array, dtype=np.float64, order="C") for array in (x, sin, cos))
+    """What a `Span` makes of `x`."""
+    x, sin, cos = (np.asarray(array, dtype=np.float64) for array in (x, sin, cos))
     pairs = sin.shape[-1]
-    sin, cos = (table.reshape(*table.shape[:-1], span.blocks, pairs // span.blocks) for table in (sin, cos))
-    first, second = channels(x, pairs, span.read, span)
-    numbers = first + 1j * second
-    rotated = numbers * (cos - 1j * sin if span.inverse else cos + 1j * sin)
-    result, length = x.copy(), np.zeros_like(x)
+    tables = (table.reshape(*table.shape[:-1], span.blocks, pairs // span.blocks) for table in (cos, sin))
+    turn = _complex(*tables)
+    rotated = _complex(*channels(x, pairs, span.read, span)) * (turn.conj() if span.inverse else turn)
+    result = np.array(x, order="C")
     first, second = channels(result, pairs, span.write, span)
     first[...], second[...] = rotated.real, rotated.imag
-    first, second = channels(length, pairs, span.write, span)
-    first[...] = second[...] = np.abs(numbers)
-    return result, length
+    return result
+
+
+def lengths(x, pairs, span):
+    """How long the pair of each channel of a result is: 0 for channels that are not rotated."""
+    first, second = channels(np.asarray(x, dtype=np.float64), pairs, span.read, span)
+    result = np.zeros(np.shape(x))
+    for each in channels(result, pairs, span.write, span):
+        each[...] = np.hypot(first, second)
+    return result
+
+
+def _complex(real, imaginary):
+    numbers = np.empty(np.broadcast_shapes(real.shape, imaginary.shape), dtype=complex)
+    numbers.real, numbers.imag = real, imaginary
+    return numbers
 
 
 def channels(x, pairs, layout, span):

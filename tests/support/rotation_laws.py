@@ -133,7 +133,7 @@ def assert_law_of_gradients(xp, drawn, numbers, rope, positions=None, **axes):
             return rope.replace(inv_freq=inv_freq)(x, positions=given[0] if given else positions, **axes)  # noqa: B023
 
         found = gradients(xp, rotated, dy, rope.inv_freq, *[positions] * is_real)
-        turned, _ = oracle.rotate_pairs(xp.numpy(x), sin, cos, drawn.span)
+        turned = oracle.rotate_pairs(xp.numpy(x), sin, cos, drawn.span)
         pairs = drawn.frequencies.shape[-1]
         one, other, of_one, of_other = (
             channel.reshape(*x.shape[:-1], pairs)

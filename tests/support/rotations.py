@@ -228,7 +228,8 @@ class Rotation:
         """
         assert result.dtype == x.dtype and tuple(result.shape) == tuple(x.shape)
         dtype, x, result = xp.dtype_of(x), xp.numpy(x), xp.numpy(result)
-        truth, length = oracle.rotate_pairs(x, *sincos, span)
+        truth = oracle.rotate_pairs(x, *sincos, span)
+        length = oracle.lengths(x, sincos[0].shape[-1], span)
         scale = max(1.0, *(np.nanmax(np.abs(table), initial=0.0) for table in sincos))
         farthest = FARTHEST if self.integer == "int64" else 2**31
         of_float64 = 4e-16 + 2 * np.pi * 2.0**-96 * farthest * len(self.frequencies)
