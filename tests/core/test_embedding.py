@@ -205,5 +205,14 @@ def test_calls_leave_no_trace(xp):
         assert (vars(rope), vars(rope._frequencies)) == before[rope]
 
 
+def test_another_argument_is_another_value():
+    kept = {"head_dim": 14, "layout": "half", "rotary_dim": 10, "base": 10_000.0}
+    changes = [{"head_dim": 16}, {"layout": "interleaved"}, {"rotary_dim": 6}, {"base": 100.0}, {"first_channel": 2}]
+    changes += [{"blocks": 5}, {"scaling": YARN}, {"attention_factor": 2.0}, {"sections": Sections((2, 3))}]
+    changes += [{"reverse": True}, {"phase": "float32"}, {"xpos": XPos()}, {"kernel": "blocked"}]
+    ropes = [RotaryEmbedding(**{**kept, **change}) for change in ({}, *changes)]
+    assert len({*ropes}) == len({*map(repr, ropes)}) == len(ropes)
+
+
 def test_one_row_of_frequencies_is_the_list_of_them():
     assert embedding(base=None, inv_freq=(powers(100.0, 14),)) == embedding(base=None, inv_freq=powers(100.0, 14))

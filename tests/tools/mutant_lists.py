@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "rope_xp"
-# By file, each mistake: its name, the text that stands there exactly once, and what it becomes.
+# By file, with the files of tests that notice its mistakes, each mistake: its name, the text that stands there exactly
+# once, and what it becomes.
 PLANTED = Path(__file__).with_name("mutants.txt").read_text()
 # The module's name, and its line with the change in braces: {{before~>after}}. The reason is below it, or below the
 # last of several that share it.
@@ -17,16 +18,16 @@ ACCEPTED = Path(__file__).with_name("accepted_mutants.txt").read_text()
 
 
 def planted(table):
-    """Each mistake's changes by its name: file, text before and text after."""
-    found, file = {}, ""
+    """Each mistake's changes by its name (file, text before and text after), and by each file its tests."""
+    found, tests, file = {}, {}, ""
     for line in table.strip().replace("\n        ==>", " ==>").splitlines():
-        if not line.startswith(" "):
-            file = line
-            continue
         name, _, change = line.strip().partition(": ")
+        if not line.startswith(" "):
+            file, tests[name] = name, change.split()
+            continue
         before, _, after = change.replace("\\n", "\n").partition("==>")
         found.setdefault(name, []).append((file, before.strip(" "), after.strip(" ")))
-    return found
+    return found, tests
 
 
 def texts_with(name, changes, package=PACKAGE):
@@ -67,7 +68,7 @@ def accepted(table):
     return found
 
 
-MUTANTS, REASONS = planted(PLANTED), accepted(ACCEPTED)
+(MUTANTS, TESTS_OF), REASONS = planted(PLANTED), accepted(ACCEPTED)
 
 
 if __name__ == "__main__":

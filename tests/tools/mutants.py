@@ -1,7 +1,8 @@
 """Plant the mistakes that RoPE implementations make, one at a time, and see that the suite notices each.
 
-Run: `python tests/tools/mutants.py`, with names to test only these. `mutation.py` says how a mutant is tested: by the
-tests on NumPy and on array-api-strict, whose arrays can also be learned frequencies, that execute the changed lines.
+Run: `python tests/tools/mutants.py`, with names to test only these. A mutant is tested as `mutation.py` says, by the
+files of tests that mutants.txt names for its module, on NumPy and on array-api-strict, whose arrays can also be learned
+frequencies.
 """
 
 import argparse
@@ -10,8 +11,8 @@ import sys
 from pathlib import Path
 
 import mutation
-from generated_mutants import SOURCE, tests_for
-from mutant_lists import MUTANTS, texts_with
+from generated_mutants import SOURCE
+from mutant_lists import MUTANTS, TESTS_OF, texts_with
 
 
 def main():
@@ -29,8 +30,8 @@ def main():
         mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
     bench = mutation.Bench(SOURCE, asked.folder)
     files = {file for mutant in mutants for file in mutant["texts"]}
-    lines = bench.measure(tests_for("", files if len(mutants) < len(MUTANTS) else None), files)
-    results = bench.test(mutants, lines, budget=300.0)
+    tests = {mutation.TESTS / test for file in files for test in TESTS_OF[file]}
+    results = bench.test(mutants, bench.measure(sorted(tests), files), budget=300.0)
     unnoticed = [each["name"] for each in results if each["outcome"] == "survived"]
     if unnoticed:
         sys.exit(f"{len(unnoticed)} of {len(mutants)} mutants went unnoticed: {', '.join(unnoticed)}")
