@@ -151,14 +151,15 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     rope = read_as(line, remarks)
     names = {name for name, _ in line.flags}.difference(SERVING)
     others = line._replace(flags=tuple(each for each in line.flags if each[0] in SERVING))
-    if names and _is_same(rope, lambda: read_as(others, [])):
+    without = _attempt(lambda: read_as(others, []))
+    if names and without == rope:
         remarks.append(f"without {comma_separated(names)}, the embedding would be the same")
     if rope is None:
         return None
     found = rope._provenance
     source = found.format or "the config"
-    if line.engine != "llama.cpp":
-        found = replace(found, tensors=_tensors_of_file(whole, choice))
+    if line.engine != "llama.cpp":  # whose arguments change nothing of a GGUF file
+        found = replace(found, tensors=without._provenance.tensors if isinstance(without, RotaryEmbedding) else ())
     elif of_config is not None:  # the architecture is that of the config, or any that has its rotation
         names = ("model_type", "file_type", "path", "axis_names")
         found = replace(found, architecture="", **{name: getattr(of_config, name) for name in names})
@@ -167,21 +168,12 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks)))
 
 
-def _tensors_of_file(whole: Config, choice: Choice) -> tuple[str, ...]:
-    """Those of the GGUF file of a config, which no argument of another engine changes."""
+def _attempt(read: Callable[[], RotaryEmbedding | None]) -> RotaryEmbedding | Exception | None:
+    """What is read, or the error."""
     try:
-        rope = _read_mapping(whole, choice)
-    except (TypeError, ValueError):  # only with the arguments, it is a config
-        return ()
-    return () if rope is None else rope._provenance.tensors
-
-
-def _is_same(rope: RotaryEmbedding | None, read: Callable[[], RotaryEmbedding | None]) -> bool:
-    """Whether something else is read without an error, and gives the same embedding."""
-    try:
-        return read() == rope
-    except (TypeError, ValueError):
-        return False
+        return read()
+    except (TypeError, ValueError) as error:
+        return error
 
 
 def _read_mapping(whole: Config, choice: Choice, as_file: str = "") -> RotaryEmbedding | None:
@@ -243,7 +235,7 @@ def _read_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
     provenance = replace(provenance, file_type=whole.get("model_type") or "", path=path_to(mapping, whole))
     if outside and choice.compat is None:
         both = {**mapping, **outside}
-        if not _is_same(rope, lambda: _read_part(both, model_type, family, choice)[0]):
+        if _attempt(lambda: _read_part(both, model_type, family, choice)[0]) != rope:
             raise wrong_value(f"keys about positions must be in the part, not outside it; got {outside}")
     return _with_provenance(rope, provenance, choice.strict)
 
@@ -299,7 +291,7 @@ def _read_part(
         return rope, provenance
     all_layers = choice._replace(layer=None, layer_type=None)
     # Layers that do not differ after all have no type.
-    if _is_same(rope, lambda: _read_part(mapping, model_type, family, all_layers)[0]):
+    if _attempt(lambda: _read_part(mapping, model_type, family, all_layers)[0]) == rope:
         return rope, replace(provenance, layer_type="")
     return rope, replace(provenance, layer_type=provenance.layer_type or f"layer {choice.layer}")
 
