@@ -324,7 +324,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
 
 
 def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int, is_same: bool) -> tuple[str, ...]:
-    """Why two behaviours differ, now or at later positions: by rounded phases if nothing else does, or if they alone act."""
+    """Why two behaviours differ, now or at later positions: by rounded phases if nothing else does, or if these act."""
     if one.rope is None or other.rope is None:
         return () if one.rope is other.rope else ("rotation",)
     causes = explaining(one, other, tolerance, max(context, HORIZON))
