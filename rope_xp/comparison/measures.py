@@ -22,22 +22,23 @@ HEADS, TOKENS, SEED = 32, 4096, 0
 MAX_NUMBERS = 2**21
 
 
-def largest_change(a: Map, b: Map, positions: np.ndarray) -> float:
-    """The largest change of a unit score at positions: the largest singular value of the difference."""
+def change_at(a: Map, b: Map, position: int) -> float:
+    """The largest change of a unit score at a position: the largest singular value of the difference."""
     both = aligned(a, b)
     if both is None:
-        return max((_change_of_matrices(a, b, each) for each in positions.tolist()), default=0.0)
-    difference = both[0].factors(positions) - both[1].factors(positions)
+        return _change_of_matrices(a, b, position)
+    difference = both[0].factors([position]) - both[1].factors([position])
     return float(np.abs(difference).max(initial=0.0))
 
 
-def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0) -> int | None:
+def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0, step: int = 1) -> int | None:
     """The first position from `known` to `context` where a unit score changes by more than `limit`; None without."""
+    # Where no formula gives the position, it is the first of those after each `step`.
     both = aligned(a, b)
     if both is None:
         return _first_of_matrices(a, b, limit, range(known, context))
     if any(each.phase != "exact" or each.own_factors or each.growth is not None for each in both):
-        return _first_of_all(*both, limit, range(known, context))
+        return _first_of_all(*both, limit, range(known, context, step))
     # The difference of the angles of each pair grows by the same step from each position to the next.
     one, other = both
     columns = np.broadcast_arrays(one.size, other.size, one.start - other.start, one.step - other.step)

@@ -30,7 +30,7 @@ from rope_xp.comparison.describe import (
     sample_of,
     with_own_factors,
 )
-from rope_xp.comparison.measures import attention_moved, first_beyond, largest_change
+from rope_xp.comparison.measures import attention_moved, change_at, first_beyond
 from rope_xp.comparison.report import Comparison, Difference, number
 from rope_xp.configs.from_config import from_config
 from rope_xp.configs.keys import LENGTH
@@ -51,8 +51,9 @@ from rope_xp.types import Embedding, Values
 TOLERANCE = 1e-3
 # Without a length in either of the two; and the longest.
 CONTEXT, LONGEST_CONTEXT = 4096, 2**31
-# Causes are sought up to this position at least: that of rounded phases at so many positions beyond the context.
-HORIZON, LATER = 2**20, 8191
+# Causes are sought up to this position at least. Beyond the context, rounded phases are compared after such steps: an
+# odd number, because bfloat16 has all multiples of some powers of two.
+HORIZON, STEP = 2**20, 127
 # The change of a unit score that matters.
 ONE_PERCENT = 0.01
 OTHER_ADVICE = {
@@ -319,12 +320,12 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     found |= {"same": is_same, "scores_are_same": scores}
     # Of results in half precision, only the size of their differences is known.
     if not is_same or all(each.probe is None or each.probe.roundoff < COARSE for each in both):
-        found["largest_change"] = largest_change(a, b, np.array([context - 1]))
+        found["largest_change"] = change_at(a, b, context - 1)
     return _report(one, other, causes, found)
 
 
 def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int, is_same: bool) -> tuple[str, ...]:
-    """Why two behaviours differ, now or at later positions: by rounded phases if nothing else does, or if these act."""
+    """Why two behaviours differ: by the precision of phases if nothing else does, or if it alone would matter."""
     if one.rope is None or other.rope is None:
         return () if one.rope is other.rope else ("rotation",)
     causes = explaining(one, other, tolerance, max(context, HORIZON))
@@ -337,9 +338,9 @@ def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int, is
         pairs = ((each.map(), each.with_exact_phases().map()) for each in (one, other))
         acts = any(first_beyond(*pair, tolerance, context) is not None for pair in pairs)
         return (*causes, "phase precision") if acts else causes
-    later = np.linspace(context, HORIZON, LATER * (context < HORIZON), dtype=int)
-    acts = not is_same or largest_change(one.map(), other.map(), later) > tolerance
-    return ("phase precision",) if acts else ()
+    if is_same and first_beyond(one.map(), other.map(), tolerance, HORIZON, known=context, step=STEP) is None:
+        return ()
+    return ("phase precision",)
 
 
 def _softmax_scale(each: Behaviour) -> float:

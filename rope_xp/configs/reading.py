@@ -151,14 +151,14 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     rope = read_as(line, remarks)
     names = {name for name, _ in line.flags}.difference(SERVING)
     others = line._replace(flags=tuple(each for each in line.flags if each[0] in SERVING))
-    without = _attempt(lambda: read_as(others, []))
+    without = _attempt(lambda: read_as(others, [])) if names else rope
     if names and without == rope:
         remarks.append(f"without {comma_separated(names)}, the embedding would be the same")
     if rope is None:
         return None
     found = rope._provenance
     source = found.format or "the config"
-    if line.engine != "llama.cpp":  # whose arguments change nothing of a GGUF file
+    if line.engine != "llama.cpp":  # no other engine changes anything of the GGUF file
         found = replace(found, tensors=without._provenance.tensors if isinstance(without, RotaryEmbedding) else ())
     elif of_config is not None:  # the architecture is that of the config, or any that has its rotation
         names = ("model_type", "file_type", "path", "axis_names")

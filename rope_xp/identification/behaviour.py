@@ -122,7 +122,7 @@ class Map(NamedTuple):
 
 
 def complex_of(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> Complex:
-    """Pairs of float64 numbers in these columns, as complex numbers."""
+    """Numbers of float64 in pairs of columns, as complex numbers."""
     return np.take(x, np.stack([first, second], axis=-1).ravel(), axis=-1).view(np.complex128)
 
 

@@ -577,6 +577,10 @@ def test_float32_phases_are_the_cause_behind_tables_in_half_precision():
             tables, lambda x, p: tables(x, p).astype("float16"), head_dim=64, shape="seq dim", context=context
         )
         assert found.same and not found.causes
+    # Beyond 2**20, no later position is tried.
+    small = rotary(geometric(50.0, 4), phase="float32"), RotaryEmbedding(head_dim=4, layout="half", base=50.0)
+    assert compare(*small, shape="seq dim", context=2**20, tolerance=0.1).causes == ()
+    assert compare(*small, shape="seq dim", context=256, tolerance=0.003).causes == ("phase precision",)
     # Nor does a later position differ from tables in float32.
     found = compare(tables, rotary(w, phase="float32"), head_dim=64, shape="seq dim")
     assert found.same and not found.causes
