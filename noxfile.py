@@ -52,9 +52,10 @@ def environment(session, name, *requirements, constraints="constraints.txt"):
     """
     folder, wheels = (str(session.cache_dir.parent / each) for each in (name, "wheels"))
     python = partial(session.run, os.path.join(folder, "Scripts" if os.name == "nt" else "bin", "python"))
-    # Python compiles a module when it is first imported. Most modules are never imported. For pip, the variable is the
-    # value of what the option --no-compile denies.
-    session.env.update({"PIP_CONSTRAINT": constraints, "PIP_NO_COMPILE": "no", "PYTHONUTF8": "1"})
+    session.env.update({"PIP_CONSTRAINT": constraints, "PYTHONUTF8": "1"})
+    # Most modules are never imported. Python compiles the others when they are first imported, and keeps them if the
+    # second variable is empty. For pip, the first is the value of what the option --no-compile denies.
+    session.env.update({"PIP_NO_COMPILE": "no", "PYTHONDONTWRITEBYTECODE": ""})
     # Else PyTorch's compiler starts processes for each process of pytest.
     session.env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     if (name, requirements) in built:
