@@ -51,8 +51,8 @@ from rope_xp.types import Embedding, Values
 TOLERANCE = 1e-3
 # Without a length in either of the two; and the longest.
 CONTEXT, LONGEST_CONTEXT = 4096, 2**31
-# Causes are sought up to this position at least. Beyond the context, rounded phases are compared after such steps: an
-# odd number, because bfloat16 has all multiples of some powers of two.
+# Causes are sought up to this position at least. Beyond the context, rounded phases are compared in steps of an odd
+# number, because bfloat16 has the multiples of powers of two.
 HORIZON, STEP = 2**20, 127
 # The change of a unit score that matters.
 ONE_PERCENT = 0.01

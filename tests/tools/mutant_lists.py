@@ -1,7 +1,8 @@
 """The two lists of mutants: mistakes to plant (mutants.txt), and generated ones that no test has to notice, with the
 reason of each (accepted_mutants.txt).
 
-Run: `python tests/tools/mutant_lists.py`. It fails if the line of an entry is no longer in the package.
+Run: `python tests/tools/mutant_lists.py`. It fails if the line of an entry is no longer in the package, or a file of
+tests is gone.
 """
 
 import re
@@ -79,6 +80,9 @@ if __name__ == "__main__":
         for path in PACKAGE.rglob("*.py")
         for line in path.read_text().splitlines()
     }
+    tests = Path(__file__).parents[1]
+    if gone := [each for files in TESTS_OF.values() for each in files if not (tests / each).exists()]:
+        sys.exit(f"each file of tests in mutants.txt must exist; got {gone}")
     stale = [key for key in REASONS if key[:2] not in lines]
     if stale:
         sys.exit(f"each line of accepted_mutants.txt must be in its module; got {stale}")
