@@ -1,5 +1,6 @@
 """`compare` and `assert_same`, with mistakes planted in functions of complex numbers."""
 
+import itertools
 import json
 from dataclasses import replace
 from functools import partial
@@ -309,9 +310,21 @@ def test_exact_frequencies_near_others_are_not_called_float32():
 
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16], ids=str)
 def test_phases_in_half_precision_are_those_of_their_dtype(dtype):
-    rope, name = RotaryEmbedding(head_dim=64, layout="half", base=1e4), np.dtype(dtype).name
-    found = compare(rotary(geometric(1e4, 64), phase=dtype), rope, shape="seq dim")
-    assert [each.a for each in found.differences] == [f"{name} phases"] and f"to {name}" in found.advice[0]
+    """At few positions too, where positions, frequencies and products are rounded, or one of them."""
+    name, half = np.dtype(dtype).name, rounded(dtype)
+    for base, dim, context in itertools.product((1e4, 5e5), (8, 64), (20, 100, 4096)):
+        w, rope = np.array(geometric(base, dim), float), RotaryEmbedding(head_dim=dim, layout="half", base=base)
+        for angles in (
+            lambda p: half(half(p)[:, None] * half(w)),  # noqa: B023
+            lambda p: p[:, None] * half(w),  # noqa: B023
+            lambda p: half(p)[:, None] * w,  # noqa: B023
+            lambda p: half(p[:, None] * w),  # noqa: B023
+        ):
+            found = compare(lambda x, p: turned(x, angles(p)), rope, shape="seq dim", context=context)  # noqa: B023
+            assert not found.same or context < 4096
+            if not found.same:
+                assert [each.a for each in found.differences] == [f"{name} phases"], (base, dim, context)
+                assert f"to {name}" in found.advice[0]
 
 
 def test_tables_in_half_precision_that_never_differ_have_no_cause():
