@@ -77,7 +77,7 @@ def tests_for(package, files=None):
     folders = (*FOLDERS, *MORE_FOLDERS.get(package, ()))
     tests = [each for folder in folders for each in sorted((mutation.TESTS / folder).glob("test_*.py"))]
     tests = [each for each in tests if f"{each.parent.name}/{each.stem}" not in SLOW]
-    modules = [SOURCE / file for file in files or files_of(PACKAGES).get(package, ())]
+    modules = [SOURCE / file for file in files or files_of(PACKAGES)[package]]
     # The examples of classes that a package names its own are those of the package.
     doctests = [each for each in modules if each.stem == "__init__" or ">>> " in each.read_text()]
     if files is None:
