@@ -18,7 +18,7 @@ from rope_xp.identification.behaviour import (
     frequencies_of,
     replaced,
 )
-from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, noise, precision_of
+from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, noise, precision_of, rounding_of
 from rope_xp.identification.probe import (
     ALL_BELOW,
     LONGEST_INDEX,
@@ -65,6 +65,7 @@ class Finding(NamedTuple):
     rotates: bool = True  # false if a function is known not to rotate pairs of channels
     # False if a function is not the same at all positions: what it computes at some does not explain others.
     is_one: bool = True
+    as_measured: Behaviour | None = None  # with the frequencies that were measured, where those of a rule are near
 
     @property
     def is_counting(self) -> bool:
@@ -163,14 +164,17 @@ def _of_search(found: Finding, probe: Probe, reference: Embedding | None, contex
     if search.report.stateful and "calls" not in found.causes:
         found = found.with_cause("state", "The function gives other results for a call after it was called otherwise.")
     if behaviour is None:
-        found = found.with_cause("axis") if probe.axis == "heads" else found
+        found = found.with_cause("axis") if probe.axis == "heads" and found.rotates else found
         return found.with_cause(search.cause, *map(_as_sentence, search.report.reasons))
     may_overflow = "length" in found.causes and "NaN" in found.problems[0] and behaviour.precision in COARSE_BITS
     if may_overflow and (length * np.abs(behaviour.map().step) >= OVERFLOW).any():
         found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
-    # Half precision adds noise to the factors. But programs round frequencies to float32 in different ways.
-    is_plain = probe.roundoff >= COARSE and behaviour.precision != "float32"
-    return found._replace(behaviour=behaviour if is_plain else with_own_factors(behaviour, probe))
+    # Half precision adds noise to the factors. But programs round frequencies to float32 in different ways, and tables
+    # to fewer digits than their results have.
+    if behaviour.roundoff == probe.roundoff >= COARSE and behaviour.precision != "float32":
+        return found._replace(behaviour=behaviour, as_measured=search.as_measured)
+    own, as_measured = (each and with_own_factors(each, probe) for each in (behaviour, search.as_measured))
+    return found._replace(behaviour=own, as_measured=as_measured)
 
 
 def _length(probe: Probe, context: int) -> int:
@@ -179,7 +183,7 @@ def _length(probe: Probe, context: int) -> int:
     if probe.follows == "index":
         probe.longest_index = min(context, LONGEST_INDEX)
         last = probe.longest_index - 1
-    if probe(row, np.array([0, last])) is not None:
+    if probe.axis == "heads" or probe(row, np.array([0, last])) is not None:  # rows of heads have no positions
         return context
     low, high = 0, last
     while high - low > 1:
@@ -221,12 +225,17 @@ def confirmed(
     position = first_unlike(probe, behaviour, context, tolerance, directions)
     if position is None:
         return finding
+    if behaviour.rope is None:
+        finding = finding._replace(behaviour=None)
     first = np.arange(1, min(MOST_ROUNDED, context))
     some = np.unique(np.geomspace(1, max(context - 1, 1), MOST_ROUNDED).astype(int))
     for each, positions in product(_with_rule_of(reference, behaviour), (first, some)):
         rounded = _with_rounded_phases(probe, each, positions)
         if rounded and first_unlike(probe, rounded, context, tolerance, directions) is None:
             return finding._replace(behaviour=rounded)
+    numbers = finding.as_measured
+    if numbers is not None and first_unlike(probe, numbers, context, tolerance, directions) is None:
+        return finding._replace(behaviour=numbers)
     count = min(longest_call(probe.head_dim), context)
     if _is_one_of_few(probe, position, count):
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
@@ -255,6 +264,8 @@ def _with_rounded_phases(probe: Probe, behaviour: Behaviour, positions: np.ndarr
     name = precision_of(off, where, w, 0.0 * w, behaviour.roundoff).name
     if name == "float32":  # programs round frequencies to float32 in different ways
         return with_own_factors(behaviour._replace(precision=name), probe)
+    # The bounds of precisions hold for other errors too, and errors that results hide may be roundings.
+    name = name and rounding_of(("float64", *COARSE_BITS), off, where, w)
     return behaviour._replace(precision=name) if name in COARSE_BITS else None
 
 

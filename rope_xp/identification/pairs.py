@@ -9,6 +9,8 @@ import numpy as np
 from rope_xp.identification.behaviour import Complex, Pair, pairs_in
 from rope_xp.identification.precision import (
     COARSE,
+    COARSE_BITS,
+    PRECISIONS,
     ROUNDOFF,
     SIGNIFICANT_BITS,
     Precision,
@@ -31,8 +33,8 @@ JUMP = 0.05
 SHORTER_LENGTHS = tuple(2**k for k in (20, *range(17, 2, -1)))
 # Twice as many angles give a frequency where sines and cosines are rounded.
 SPREAD = 256
-# An offset may turn the slowest pair this often.
-TURNS = 200
+# An offset may turn the slowest pair this often. Its angles must be known so well, in radians.
+TURNS, MOST_UNKNOWN = 200, 0.25
 
 
 class Channels(NamedTuple):
@@ -300,16 +302,16 @@ def _offset(frequencies: Fitted, roundoff: float) -> tuple[float | None, float]:
     for w, of_pair in zip(values[order], start[order]):
         offset = offset + wrapped(of_pair - w * offset) / w
     error = error_of(roundoff) / abs(float(values[order[-1]]))
-    rest = np.abs(wrapped(start - offset[:, None] * values))
-    # Phases may be products in float32.
-    allowed = errors + errors_of_phases(values, "float32")
-    within = np.abs(offset)[:, None] * allowed + noise(roundoff)
-    fits = np.flatnonzero((rest <= within).all(axis=1) & (within < 1.0).all(axis=1))
-    if not len(fits):
-        return None, error
-    # One pair alone leaves many offsets. Someone chose a whole number, and a small one.
-    found = min(offset[fits], key=lambda each: (abs(each - round(each)) > error * (1 + abs(each)), abs(each)))
-    return float(found), error
+    for name in PRECISIONS:  # of phases
+        offset = offset.round() if name in COARSE_BITS else offset  # it is rounded like a position
+        rest = np.abs(wrapped(start - offset[:, None] * values))
+        within = np.abs(offset)[:, None] * (errors + errors_of_phases(values, name)) + noise(roundoff)
+        fits = np.flatnonzero((rest <= within).all(axis=1) & (within < MOST_UNKNOWN).all(axis=1))
+        if len(fits):
+            # One pair alone leaves many offsets. Someone chose a whole number, and a small one.
+            found = min(offset[fits], key=lambda each: (abs(each - round(each)) > error * (1 + abs(each)), abs(each)))
+            return float(found), error
+    return None, error
 
 
 class Angles(NamedTuple):

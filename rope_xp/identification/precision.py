@@ -1,5 +1,6 @@
 """How exact numbers and phases are: roundings of dtypes, and the precision of phases; for tables see `search.py`."""
 
+from collections.abc import Iterable
 from math import pi
 from typing import NamedTuple
 
@@ -132,17 +133,22 @@ def precision_of(
 
     name = next(filter(holds, PRECISIONS), None)
     if name == "float16" and holds("bfloat16"):  # at few positions, the bound of float16 holds for both
-        name = min(COARSE_BITS, key=lambda name: _unlike_roundings(name, signed, where, frequencies))
+        name = rounding_of(COARSE_BITS, signed, where, frequencies)
     rounded = rounded_to(COARSE_BITS.get(name or "", 53), where)
     rest = np.abs(wrapped(signed - (rounded - where)[:, None] * frequencies))
     return Precision(name, off.max(axis=1), within, name in COARSE_BITS and bool((rest <= fine).all()))
 
 
-def _unlike_roundings(name: str, off: np.ndarray, where: np.ndarray, frequencies: np.ndarray) -> float:
-    """How far errors of angles are from those of rounded positions and frequencies, or of rounded products."""
+def rounding_of(names: Iterable[str], off: np.ndarray, where: np.ndarray, frequencies: np.ndarray) -> str:
+    """The dtype whose roundings of positions and frequencies, of products, or of all three are most like the errors."""
     exact = where[:, None] * frequencies
-    angles = (in_dtype(name, where)[:, None] * in_dtype(name, frequencies), in_dtype(name, exact))
-    return min(float(np.abs(wrapped(off - (each - exact))).mean()) for each in angles)
+
+    def unlike(name: str) -> float:
+        product = in_dtype(name, where)[:, None] * in_dtype(name, frequencies)
+        angles = (product, in_dtype(name, exact), in_dtype(name, product))
+        return min(float(np.abs(wrapped(off - (each - exact))).mean()) for each in angles)
+
+    return min(names, key=unlike)
 
 
 def _are_shifted(off: np.ndarray, frequencies: np.ndarray, close: np.ndarray) -> bool:

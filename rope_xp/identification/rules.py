@@ -249,6 +249,11 @@ class Ramp(NamedTuple):
         return Rule(self.base, scaling, digits_of(self.base) + _digits_of_scaling(scaling), change)
 
     @property
+    def has_ends(self) -> bool:
+        # Errors may be so large that every pair may be divided by the whole factor.
+        return bool((self.kept >= 1.0 - self.errors).any() and (self.kept > self.errors).any())
+
+    @property
     def ends(self) -> tuple[int, int]:
         """The last pair that is kept, and the first one that is divided by the whole factor."""
         kept, divided_in_part = self.kept >= 1.0 - self.errors, self.kept > self.errors
@@ -313,8 +318,8 @@ def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
     of_paper = (target.magnitude + each * target.magnitude_error - 1.0 for each in (-1, 1))
     factors[simplest(*(exp(min(10.0 * each, 300.0)) for each in of_paper))] = None
     for factor, digits in factors:
-        if factor > 1.0 and digits <= FEW_DIGITS:
-            yield Ramp.of(target, base, factor)
+        if factor > 1.0 and digits <= FEW_DIGITS and (ramp := Ramp.of(target, base, factor)).has_ends:
+            yield ramp
 
 
 def _bases(target: Target, of_last_pairs: bool = False) -> Iterable[float]:
@@ -475,7 +480,7 @@ def _reversed(target: Target) -> Iterator[Rule]:
     for base in _bases(target, of_last_pairs=True):
         ramp = Ramp.of(target, base, factor)
         ramp = ramp._replace(kept=1.0 - ramp.kept)
-        if (ramp.kept >= 1.0 - ramp.errors).any() and (ramp.kept > ramp.errors).any():
+        if ramp.has_ends:
             yield from (ramp.rule(scaling, "with its ramp reversed") for scaling in _yarn(target, ramp))
 
 

@@ -1,7 +1,7 @@
 """The steps of `identify`: matrices, pairs, angles, frequencies, and the value that explains them."""
 
 from dataclasses import replace
-from math import inf
+from math import inf, pi
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ from rope_xp.identification.values import (
     rule_in_any_order,
     value_near,
     value_of,
+    value_of_numbers,
     with_axes,
 )
 from rope_xp.types import Embedding
@@ -94,6 +95,7 @@ class Search:
             raise wrong_value(f"seq_len must be at least 8 and at most 2**31; got {seq_len}")
         self.probe, self.seq_len, self.near = probe, seq_len, near
         self.cause, self.is_rounded = "unknown", False
+        self.as_measured: Behaviour | None = None
         self.report = Identification(
             shape=probe.shape, axis=probe.axis, library=probe.library or None, dtype=probe.dtype or None
         )
@@ -118,6 +120,8 @@ class Search:
         measured = self._measured(rotations, angles)
         value, precision = self._value(measured, results)
         behaviour = self._behaviour(measured, value)
+        numbers = value_of_numbers(measured)
+        self.as_measured = numbers and behaviour._replace(rope=numbers.rope)
         if self.near is None and not behaviour.exchanged:
             self._conclude_value(measured, value, behaviour, precision)
         return behaviour
@@ -254,12 +258,14 @@ class Search:
             raise Ended(words, self._equal_positions(rotations))
         offset, words = start_of(frequencies, rotations.roundoff)
         angles = Angles(rotations.positions[1:], rotations.angle[1:], frequencies, offset, 0, rotations.roundoff)
-        if offset is not None:
+        if offset is None:  # sine and cosine may be exchanged
+            angles = angles.with_sines_exchanged()
+            words = f"not a rotary embedding: {words}"
+        if angles.offset is not None:
             angles = self._narrowed(rotations.channels, angles)
-        words = f"not a rotary embedding: {words}" if offset is None else words
-        self.conclude(words, offset=offset, inv_freq=tuple(angles.frequencies.values.tolist()))
-        # Sine and cosine may be exchanged where no offset explains the angles.
-        return angles.with_sines_exchanged() if offset is None else angles
+            frequencies = frequencies if offset is None else angles.frequencies
+        self.conclude(words, offset=offset, inv_freq=tuple(frequencies.values.tolist()))
+        return angles
 
     def _equal_positions(self, rotations: Rotations) -> str:
         """Which positions have the same angles, in words: those that begin with 0, or each group; empty if none."""
@@ -287,7 +293,8 @@ class Search:
         positions = spread(int(angles.positions.max()))
         found = self._rotations_at(channels, positions)
         if found is not None:
-            angles = angles._replace(frequencies=angles._replace(positions=positions, values=found.angle).narrowed())
+            values = angles.exchanged * pi / 2 - found.angle if angles.exchanged else found.angle
+            angles = angles._replace(frequencies=angles._replace(positions=positions, values=values).narrowed())
         return angles
 
     def _measured(self, rotations: Rotations, angles: Angles) -> Measured:

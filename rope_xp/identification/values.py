@@ -73,11 +73,7 @@ class Value(NamedTuple):
 
 def value_of(measured: Measured) -> tuple[Value | None, Precision]:
     """The value where all position axes are equal, and the precision of phases with it; without one, as measured."""
-    value = _simplest_value(measured)
-    precision = _precision_with(value, measured)
-    if value is not None and precision.name is None and measured.precision.name is not None:
-        return _value_of_numbers(measured), measured.precision
-    return value, precision
+    return _with_precision(_simplest_value(measured), measured)
 
 
 def value_near(near: Embedding, measured: Measured) -> tuple[Value | None, Precision]:
@@ -87,17 +83,25 @@ def value_near(near: Embedding, measured: Measured) -> tuple[Value | None, Preci
         off, close = np.abs(known.values - value.frequencies), 2 * ROUNDOFF["float32"] * np.abs(known.values)
         are_rounded = are_numbers_of("float32", known.values, known.errors) or (off <= known.errors + close).all()
         value = value if are_rounded else None  # which is near the numbers
-    if value is None and len(measured.of_axes) == 1:
+    has_one_axis = len(measured.of_axes) == 1
+    if value is None and has_one_axis:
         value = _simplest_value(measured)
         value = None if value is None else value._replace(rope=_in_terms_of(near, value.rope))
-    precision = _precision_with(value, measured)
+    value, precision = _with_precision(value, measured) if has_one_axis else (value, _precision_of(value, measured))
     if precision.name in COARSE_BITS:  # which may hide that frequencies are those of `near`
         wide = known._replace(errors=known.errors + errors_of_phases(known.values, precision.name))
         value = _nearest_value(near, measured._replace(angles=measured.angles._replace(frequencies=wide))) or value
     return value, precision
 
 
-def _precision_with(value: Value | None, measured: Measured) -> Precision:
+def _with_precision(value: Value | None, measured: Measured) -> tuple[Value | None, Precision]:
+    precision = _precision_of(value, measured)
+    if value is not None and precision.name is None and measured.precision.name is not None:  # only numbers have one
+        return value_of_numbers(measured), measured.precision
+    return value, precision
+
+
+def _precision_of(value: Value | None, measured: Measured) -> Precision:
     if value is None:
         return measured.precision
     errors = measured.angles.frequencies.errors
@@ -127,7 +131,7 @@ def _simplest_value(measured: Measured) -> Value | None:
     if found is None:
         changed = next(_rules(measured, changed_rule_of), None)
         if changed is None:
-            return _value_of_numbers(measured)
+            return value_of_numbers(measured)
         rule, place = changed
         inv_freq = np.asarray(rule.frequencies(place.rotary_dim)) * measured.direction
         return _with_numbers(place, inv_freq.tolist(), measured, rule)
@@ -148,7 +152,7 @@ def _rules(measured: Measured, find: Callable[[Target], Rule | None]) -> Iterato
             yield rule, place
 
 
-def _value_of_numbers(measured: Measured) -> Value | None:
+def value_of_numbers(measured: Measured) -> Value | None:
     """The value with the frequencies as measured, in the first of all layouts that have these pairs."""
     known = measured.angles.frequencies
     for place in places_of(measured.channels, measured.magnitude):
@@ -225,7 +229,7 @@ def _changes_of(near: Embedding, options: Values, wanted: np.ndarray, reverse: b
             factor = _round_numbers_near(near.base ** (2.0 / width - 1.0) / float(fastest[-1]))[0]
             if factor >= 1.0 and digits_of(factor) <= 2:
                 yield {**same, "scaling": NTKScaling(factor=factor)}
-        if near.scaling is None and 0.0 < fastest[0] < 0.99:
+        if (near.scaling is None or isinstance(near.scaling, LinearScaling)) and 0.0 < fastest[0] < 0.99:
             for factor in _round_numbers_near(1.0 / float(fastest[0])):
                 yield {**same, "scaling": LinearScaling(factor=factor)}
         for scaling in dict.fromkeys((near.scaling, None)):

@@ -3,6 +3,7 @@
 `tests/tools/planted.py` tries thousands.
 """
 
+import ml_dtypes
 import numpy as np
 import pytest
 from judge import case_of, judge, value_of
@@ -63,6 +64,70 @@ def test_there_are_enough_kinds_and_the_oracle_finds_each():
     for kind in KINDS:
         cases = (draw(np.random.default_rng(seed), (kind,)) for seed in range(40))
         assert any(largest_change(case) > 1e-4 for case in cases), kind.name
+
+
+# Two mistakes with their numbers, other options of a case, and the causes that must be named.
+TOGETHER = {
+    "rounded tables and frequencies behind finer results": (
+        {"bfloat16 frequencies": 0, "bfloat16 tables": 0},
+        {"reference": "linear", "dtype": np.float16, "context": 500},
+        {"phase precision"},
+    ),
+    "an offset of rounded phases": ({"offset": 7, "bfloat16 phases": 0}, {}, {"offset", "phase precision"}),
+    "an offset of exchanged tables": (
+        {"sines and cosines exchanged": 0, "offset": 7},
+        {"reference": "yarn", "dtype": np.float16, "context": 4096},
+        {"offset", "sincos order"},
+    ),
+    "frequencies of exchanged tables": (
+        {"sines and cosines exchanged": 0, "YaRN reversed": 0},
+        {"reference": "yarn", "dtype": np.float16},
+        {"frequencies", "sincos order"},
+    ),
+    "a shift that no rounding gives": (
+        {"another factor of YaRN": 4.1, "one more from a position on": 5000},
+        {"reference": "yarn", "dtype": np.float16, "context": 20_000},
+        {"unknown"},
+    ),
+    "small errors of phases": (
+        {"float16 phases": 0},
+        {"reference": "llama3", "dtype": np.float16, "context": 50},
+        {"phase precision"},
+    ),
+    "the base of rounded angles": (
+        {"linear scaling twice": 0, "float16 angles": 0},
+        {"reference": "linear", "dtype": ml_dtypes.bfloat16, "context": 20_000},
+        {"scaling", "phase precision"},
+    ),
+    "a frequency that no rule has": (
+        {"float16 phases": 0, "one frequency too large": 0.01},
+        {"reference": "llama3"},
+        {"frequencies", "phase precision"},
+    ),
+    "calls with another number of heads fail": (
+        {"the number of the head": 0, "those of the first call of this length": 0},
+        {"shape": "heads seq dim", "reference": "linear", "context": 50},
+        {"axis"},
+    ),
+    "short calls are not rotated": (
+        {"grouped": 8, "those of the first call with this start": 0},
+        {"reference": "wide", "dtype": np.float32, "context": 4096},
+        {"calls"},
+    ),
+    "frequencies that are too slow to be measured": (
+        {"from the first row of a table again": 100, "bfloat16 phases": 0},
+        {"reference": "wide", "dtype": np.float16, "context": 4096},
+        {"unknown"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_causes_of_mistakes_together(name):
+    planted, options, causes = TOGETHER[name]
+    case = Case(planted=tuple((OF_NAME[kind], number) for kind, number in planted.items()), **options)
+    assert_true(case)
+    assert {*judge(case).report.causes} == causes
 
 
 def test_phases_beyond_the_largest_float16_number_are_of_that_precision():

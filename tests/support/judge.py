@@ -65,6 +65,10 @@ def judge(case):
     return Verdict(report, change, tuple(f"{words}; {case}; {report.causes}" for words in false))
 
 
+def not_rotated(base, width):
+    return np.zeros(width // 2)
+
+
 @cache
 def value_of(reference):
     """The value of a reference."""
@@ -79,6 +83,17 @@ def causes_of(case, report):
     causes = {cause for kind, _ in case.planted for cause in kind.causes}
     if len(case.planted) > 1 and causes & {"base", "scaling", "width", "offset"}:
         causes.add("frequencies")  # those of two rules may have no name
+    # Where nothing is rotated below the context, a factor of cosines is one of the channels.
+    if (
+        "rotation" in report.causes
+        and largest_change(case, case.setting._replace(rule=not_rotated)) <= report.tolerance
+    ):
+        causes.add("rotation")
+    if "rotation" in causes & {*report.causes} and any(kind.step == "tables" for kind, _ in case.planted):
+        causes.add("attention factor")
+    # No behaviour states an offset that is added to rounded positions.
+    if "phase precision" in causes and [kind.step for kind, _ in case.planted] == ["positions", "positions"]:
+        causes.add("unknown")
     # One behaviour explains no function whose calls differ. Without results there is nothing to explain.
     if {"calls", "state"} & {*report.causes} or not report.comparable or case.setting.axis is not None:
         causes.add("unknown")

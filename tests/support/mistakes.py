@@ -192,7 +192,7 @@ ROUNDED = ("phase precision", "frequencies")
 CALL, MEMORY = ("calls", "offset", "state", "unknown"), ("state", "calls", "unknown")
 # What is wrong in calls of many tokens alone may be found without being explained.
 LONG, UNROTATED = ("calls", "unknown"), ("calls", "rotation", "unknown")
-OTHER = {"half": "interleaved", "interleaved": "half"}
+OTHER = {"half": "interleaved", "interleaved": "half", "interleaved_to_half": "half"}
 
 # Under the step that is changed, and what is needed for it: name, causes, change, and numbers.
 GROUPS = {
@@ -227,7 +227,8 @@ GROUPS = {
     ("setting", "axes"): (("sections in turn", ("sections",), setting(axis=(0, 1, 2, 0, 1, 2, 0, 0))),),
     ("frequencies", ""): (
         ("linear scaling that nobody wants", SCALING, lambda w, c, n: w / n, (2.0, 8.0)),
-        ("slow pairs not rotated", WIDTH, by_pair(lambda pair, n: pair < n), (3, 7)),
+        # The first pairs may be all that there are, with another base.
+        ("slow pairs not rotated", (*WIDTH, "base"), by_pair(lambda pair, n: pair < n), (3, 7)),
         ("one frequency too large", SCALING, by_pair(lambda pair, n: 1 + n * (pair == 2)), (0.01, 1.0)),
         ("one pair not rotated", WIDTH, by_pair(lambda pair, n: pair != 2)),
         ("one pair reversed", ("frequencies", "direction"), by_pair(lambda pair, n: np.sign(pair - 0.5))),

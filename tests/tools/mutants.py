@@ -1,13 +1,14 @@
 """Plant the mistakes that RoPE implementations make, one at a time, and see that the suite notices each.
 
-Run: `python tests/tools/mutants.py`, with names to test only these. A mutant is tested as `mutation.py` says, by the
-files of tests that mutants.txt names for its module, on NumPy and on array-api-strict, whose arrays can also be learned
-frequencies.
+Run: `python tests/tools/mutants.py`, with names to test only these. A mutant is tested as `mutation.py` says, by no
+other files of tests than mutants.txt names for its module, on NumPy and on array-api-strict, whose arrays can also be
+learned frequencies.
 """
 
 import argparse
 import random
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import mutation
@@ -28,10 +29,16 @@ def main():
     mutants = [{"name": name, "texts": texts_with(name, MUTANTS[name], SOURCE)} for name in names]
     if asked.sample is not None:
         mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
-    bench = mutation.Bench(SOURCE, asked.folder)
+    bench, mutants_of = mutation.Bench(SOURCE, asked.folder), defaultdict(list)
+    for mutant in mutants:
+        mutants_of[frozenset(mutation.TESTS / test for file in mutant["texts"] for test in TESTS_OF[file])].append(
+            mutant
+        )
     files = {file for mutant in mutants for file in mutant["texts"]}
-    tests = {mutation.TESTS / test for file in files for test in TESTS_OF[file]}
-    results = bench.test(mutants, bench.measure(sorted(tests), files), budget=300.0)
+    bench.measure(sorted(frozenset.union(*mutants_of)), files)
+    results = []
+    for tests, some in mutants_of.items():
+        results += bench.test(some, bench.measure(sorted(tests), files), budget=300.0)
     unnoticed = [each["name"] for each in results if each["outcome"] == "survived"]
     if unnoticed:
         sys.exit(f"{len(unnoticed)} of {len(mutants)} mutants went unnoticed: {', '.join(unnoticed)}")
