@@ -27,8 +27,7 @@ def change_at(a: Map, b: Map, position: int) -> float:
     both = aligned(a, b)
     if both is None:
         return _change_of_matrices(a, b, position)
-    difference = both[0].factors([position]) - both[1].factors([position])
-    return float(np.abs(difference).max(initial=0.0))
+    return 0.0 if _are_equal(*both) else float(_changes(*both, np.array([position]))[0])
 
 
 def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0, step: int = 1) -> int | None:
@@ -65,21 +64,31 @@ def _first_of_pair(size: float, other: float, start: float, step: float, limit: 
 
 
 def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
-    fields: list[tuple[Any, Any]] = [*zip(a, b)]
-    if all(np.array_equal(*each) for each in fields):
+    if _are_equal(a, b):
         return None
     dense, rest = positions[:LAST_TRIED], positions[LAST_TRIED:]
     chunks = [dense[start : start + CHUNK] for start in range(0, len(dense), CHUNK)]
     for tried in [*chunks, *([rest[:: ceil(len(rest) / CHUNK)]] if rest else [])]:
         chunk = np.array(tried)
-        with np.errstate(over="ignore"):
-            one, other = a.factors(chunk), b.factors(chunk)
-            beyond = np.nonzero(np.abs(one - other).max(axis=(1, 2)) > limit)[0]
+        beyond = np.nonzero(_changes(a, b, chunk) > limit)[0]
         if beyond.size:
             return int(chunk[beyond[0]])
-        if (np.abs(one[-1]) + np.abs(other[-1])).max() <= limit:  # both have decayed
+        last = chunk[-1:]
+        if (np.abs(a.factors(last)) + np.abs(b.factors(last))).max() <= limit:  # both have decayed
             return None
     return None
+
+
+def _are_equal(a: Map, b: Map) -> bool:
+    fields: list[tuple[Any, Any]] = [*zip(a, b)]
+    return all(np.array_equal(*each) for each in fields)
+
+
+def _changes(a: Map, b: Map, positions: np.ndarray) -> np.ndarray:
+    """How much factors differ at each position: infinitely where both are infinite, as those of XPos may be."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        changes = np.abs(a.factors(positions) - b.factors(positions)).max(axis=(1, 2), initial=0.0)
+    return np.where(np.isnan(changes), inf, changes)
 
 
 def _first_of_matrices(a: Map, b: Map, limit: float, positions: range) -> int | None:
@@ -100,7 +109,10 @@ def _first_of_matrices(a: Map, b: Map, limit: float, positions: range) -> int | 
 
 def _change_of_matrices(a: Map, b: Map, position: int) -> float:
     head_dim = _head_dim(a, b)
-    difference = a.matrices([position], head_dim) - b.matrices([position], head_dim)
+    with np.errstate(over="ignore", invalid="ignore"):
+        difference = a.matrices([position], head_dim) - b.matrices([position], head_dim)
+    if not np.isfinite(difference).all():
+        return inf
     if head_dim > MAX_WIDTH:
         return float(np.linalg.norm(difference, axis=-2).max())
     return float(np.linalg.norm(difference, ord=2, axis=(-2, -1)).max())

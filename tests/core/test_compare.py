@@ -597,3 +597,16 @@ def test_float32_phases_are_the_cause_behind_tables_in_half_precision():
     # Nor does a later position differ from tables in float32.
     found = compare(tables, rotary(w, phase="float32"), head_dim=64, shape="seq dim")
     assert found.same and not found.causes
+
+
+def test_infinite_sizes_are_the_same_of_equal_values_only():
+    """XPos far before its centre multiplies queries by more than the largest number."""
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, xpos=XPos(scale_base=512, centre=2**19 + 5000))
+    assert compare(rope, rope).same and compare(rope, rope).largest_change == 0.0
+    for changes, cause in (
+        ({"base": 2e4}, "base"),
+        ({"layout": "interleaved"}, "layout"),
+        ({"rotary_dim": 32}, "width"),
+    ):
+        report = compare(rope, rope.replace(**changes))
+        assert (report.causes, report.first_position, report.largest_change) == ((cause,), 0, np.inf)
