@@ -12,7 +12,7 @@ from rope_xp.description import properties, unit_of
 from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
 from rope_xp.provenance import STAYS, WITH_WINDOW
 from rope_xp.reports import Report, Section, Table
-from rope_xp.spectrum import Lengths, is_scaled, lengths_of
+from rope_xp.spectrum import Lengths, is_scaled, lengths_of, whole
 from rope_xp.types import Embedding
 
 # A divisor that differs from 1 or from a rule's factor by less is equal to it. Rounding makes 1e-15 of it.
@@ -70,7 +70,7 @@ class ScaledPair(NamedTuple):
 
     def unseen_from(self, trained: int) -> int:
         """The first position at which the pair has the angle that it has at position `trained` without scaling."""
-        return ceil(round((self.divisor or 1.0) * trained, 6))
+        return ceil(round(min((self.divisor or 1.0) * trained, 2.0**63), 6))
 
 
 def pairs_of(rope: Embedding) -> list[ScaledPair]:
@@ -245,8 +245,10 @@ def _factor(rope: Embedding) -> str:
     stated, factor = rope._provenance.max_position_embeddings, getattr(rope.scaling, "factor", None)
     if not isinstance(rope.scaling, (YarnScaling, LongRopeScaling)) or factor is None or stated is None:
         return ""
+    if isinstance(rope.scaling, LongRopeScaling) and (rope.scaling.attention_factor or rope.scaling.short_mscale):
+        return ""  # nothing follows from the factor
     original = rope.scaling.original_max_position_embeddings
-    extended = round(factor * original)
+    extended = whole(factor * original)
     if stated in (extended, original):  # some configs keep the original length
         return ""
     is_yarn = isinstance(rope.scaling, YarnScaling)
@@ -359,7 +361,9 @@ def _lengths(it: "Explanation") -> dict[str, str]:
         source = of_config
     else:
         but = "" if stated is None else f"; the {_source(it.rope)} states {stated:,}"
-        source = f" (the factor times the trained length{but})"
+        original = getattr(it.rope.scaling, "original_max_position_embeddings", trained)
+        length = "trained length" if original == trained else f"original length, {original:,}"
+        source = f" (the factor times the {length}{but})"
     return {**rows, "extended length": f"{_tokens(extended)} with scaling{source}"}
 
 
@@ -415,16 +419,23 @@ def _angles(it: "Explanation") -> Sequence[str]:
     training = f"training with {trained:,} {unit}s alone" if scaled else "training"
     first, last = min(unseen.values()), max(unseen.values())
     until = "" if first == last else f" for one of them, and {last:,} for the last"
-    reached = sum(position < it.context for position in unseen.values()) if it.context else 0
+    sequences = sequences_of(it.rope)
+    context = it.context if sequences.most is None else sequences.most
+    reached = sum(position < context for position in unseen.values()) if context else 0
     within, begin = f"Within a context of {it.context:,} {unit}s", f"begin at position {first:,}{until}"
+    if sequences.most is not None:  # longer ones have other frequencies
+        have = f"{reached} pairs have" if reached else "no pair has"
+        reach = f"In sequences of {sequences}, {have} angles that {training} did not show."
+    elif reached:
+        reach = f"There, angles that {training} did not show {begin}. {within}, {reached} pairs have such angles."
+    else:
+        reach = f"{within}, no pair has angles that {training} did not show. In causal attention, they {begin}."
     return [
         *of_window,
         *([with_scaling(it.rope, it.extended_length)] if scaled else []),
         f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} {unit}s: {_ranges(unseen)}. "
         f"In causal attention, {training} showed only a part of their angles.",
-        f"There, angles that {training} did not show {begin}. {within}, {reached} pairs have such angles."
-        if reached
-        else f"{within}, no pair has angles that {training} did not show. In causal attention, they {begin}.",
+        reach,
     ]
 
 

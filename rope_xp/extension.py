@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 from rope_xp.arrays import checks
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import THESE_LAYERS, ScaledPair, windowed_layers
+from rope_xp.explanation import THESE_LAYERS, ScaledPair, unseen_from, windowed_layers
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -213,7 +213,7 @@ LEGEND = (
     ("blended", "pairs whose frequency is divided by less than the factor"),
     ("interpolated", "pairs whose frequency is divided by the factor or more"),
     ("divided by", "the numbers by which frequencies are divided, least to greatest"),
-    ("new angles", "pairs that get angles which do not occur within the trained length"),
+    ("new angles", "pairs that get angles which do not occur within the trained length, in causal attention"),
     ("attention", "the attention factor: sines and cosines are multiplied by it, and scores by its square"),
 )
 
@@ -412,7 +412,7 @@ def _recommendation(rope: Embedding, choices: tuple[Choice, ...], trained: int) 
     one, other = _for_short_texts(rope), _for_short_texts(found)
     pairs = zip(one._frequencies.sizes(), other._frequencies.sizes())
     changed = sum(abs(before - after) > 1e-9 * before for before, after in pairs)
-    factor = (other.attention_factor / one.attention_factor) ** 2
+    factor = (other.attention_factor / one.attention_factor) ** 2 * other.softmax_scale / one.softmax_scale
     model_type = rope._provenance.model_type
     by_engine = {each.engine: name for name, each in reversed(TARGETS.items()) if each.engine}.values()
     of_gguf = [name for name, each in TARGETS.items() if each.takes_architecture]
@@ -440,7 +440,7 @@ def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list
     # No rule of METHODS stops a pair.
     divisors = [pair.divisor for pair in pairs if pair.divisor is not None]
     treated = Counter(pair.treatment(to / trained) for pair in pairs)
-    new_angles = sum(0.0 < trained * w < min(2 * pi, to * v * (1.0 - 1e-9)) for w, v in zip(frequencies, scaled))
+    new_angles = sum(position < to for position in unseen_from(pairs, trained).values())
     counts = treated["kept"], treated["blended"], treated["interpolated"]
     numbers = (*counts, min(divisors), max(divisors), new_angles, result.attention_factor)
     return Choice(rule, *texts, result, *numbers)

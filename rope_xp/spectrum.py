@@ -8,7 +8,7 @@ import numpy as np
 from rope_xp.arrays import checks, libraries
 from rope_xp.arrays.exact_phases import LIMIT, Frequencies
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, Scaling, YarnScaling
+from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, LongRopeScaling, Scaling, YarnScaling
 from rope_xp.layouts import require_pairs
 from rope_xp.sections import Sections
 from rope_xp.types import Embedding
@@ -131,9 +131,10 @@ def lengths_of(rope: Embedding, trained_length: int | None = None) -> Lengths:
     trained, extended = stated, stated  # as without scaling
     if isinstance(scaling, DynamicNTKScaling):
         trained, extended = scaling.max_position_embeddings, scaling.seq_len
+        extended = extended if extended is not None and extended > trained else None
     elif hasattr(scaling, "original_max_position_embeddings"):
         trained, factor = scaling.original_max_position_embeddings, getattr(scaling, "factor", None)
-        by_factor = None if factor is None else int(factor * trained)
+        by_factor = None if factor is None else whole(factor * trained)
         if stated is None or stated <= trained:
             extended = by_factor
         elif isinstance(scaling, YarnScaling) and by_factor is not None:
@@ -146,14 +147,21 @@ def lengths_of(rope: Embedding, trained_length: int | None = None) -> Lengths:
         if scaling is None and (rope.base is not None or extended is None):
             extended = trained
         elif isinstance(scaling, LinearScaling) and (extended is None or extended <= trained):
-            extended = int(scaling.factor * trained)
+            extended = whole(scaling.factor * trained)
     return Lengths(trained, extended)
 
 
+def whole(tokens: float) -> int:
+    """A length, which may be infinite if a factor is extreme, as an int."""
+    return round(min(tokens, 2.0**63))
+
+
 def is_scaled(rope: Embedding) -> bool:
-    """Whether a scaling rule changes a frequency of a pair that is rotated."""
+    """Whether a scaling rule changes a frequency of a pair that is rotated, at some length."""
     if rope.scaling is None:
         return False
+    if isinstance(rope.scaling, LongRopeScaling):
+        return any(divisor != 1.0 for divisor in (*rope.scaling.short_factor, *rope.scaling.long_factor))
     # Dynamic NTK does not at the lengths of training. Other rules stop pairs only, or change the attention factor only.
     sizes = zip(rope._frequencies.sizes(), rope.replace(scaling=None)._frequencies.sizes())
     return any(w and not isclose(w, unscaled, rel_tol=1e-9) for w, unscaled in sizes)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rope_xp.identification.behaviour import Map, aligned
+from rope_xp.identification.behaviour import Complex, Map, aligned
 
 # The largest head whose matrices are compared by all unit vectors. Wider heads, whose singular values take seconds, are
 # compared by the unit vectors of single channels.
@@ -27,7 +27,10 @@ def change_at(a: Map, b: Map, position: int) -> float:
     both = aligned(a, b)
     if both is None:
         return _change_of_matrices(a, b, position)
-    return 0.0 if _are_equal(*both) else float(_changes(*both, np.array([position]))[0])
+    if _are_equal(*both):
+        return 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(_changes(*(each.factors([position]) for each in both))[0])
 
 
 def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0, step: int = 1) -> int | None:
@@ -70,11 +73,12 @@ def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
     chunks = [dense[start : start + CHUNK] for start in range(0, len(dense), CHUNK)]
     for tried in [*chunks, *([rest[:: ceil(len(rest) / CHUNK)]] if rest else [])]:
         chunk = np.array(tried)
-        beyond = np.nonzero(_changes(a, b, chunk) > limit)[0]
+        with np.errstate(over="ignore", invalid="ignore"):
+            one, other = a.factors(chunk), b.factors(chunk)
+            beyond = np.nonzero(_changes(one, other) > limit)[0]
         if beyond.size:
             return int(chunk[beyond[0]])
-        last = chunk[-1:]
-        if (np.abs(a.factors(last)) + np.abs(b.factors(last))).max() <= limit:  # both have decayed
+        if (np.abs(one[-1]) + np.abs(other[-1])).max() <= limit:  # both have decayed
             return None
     return None
 
@@ -84,10 +88,9 @@ def _are_equal(a: Map, b: Map) -> bool:
     return all(np.array_equal(*each) for each in fields)
 
 
-def _changes(a: Map, b: Map, positions: np.ndarray) -> np.ndarray:
+def _changes(one: Complex, other: Complex) -> np.ndarray:
     """How much factors differ at each position: infinitely where both are infinite, as those of XPos may be."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        changes = np.abs(a.factors(positions) - b.factors(positions)).max(axis=(1, 2), initial=0.0)
+    changes = np.abs(one - other).max(axis=(1, 2), initial=0.0)
     return np.where(np.isnan(changes), inf, changes)
 
 

@@ -178,7 +178,7 @@ class Comparison(Report):
 
     @property
     def _scores(self) -> list[str]:
-        if not self.scores_are_same or self.causes == ("softmax scale",):
+        if not self.scores_are_same or "softmax scale" in self.causes:
             return []
         return [
             "If each of them rotates both queries and keys, their scores are equal. Scores change where the two are "

@@ -201,19 +201,32 @@ def _numbers_without_list(keys: Keys, listed: LayerList, layer: int | None, inte
     return [(count - 1 - index) % 4 for index in range(count)]
 
 
+# The key of the window of all rotated layers, and its default.
+ALWAYS_WINDOWED = {"llama4_text": ("attention_chunk_size", 8192), "recurrent_gemma": ("attention_window_size", 2048)}
+# Where the config states a window, all layers have it.
+WITH_ONE_WINDOW = (
+    "doge minimax ministral3 mistral mixtral phi3 phi4_multimodal phimoe qwen3_moe starcoder2 voxtral_realtime_encoder "
+    "voxtral_realtime_text"
+).split()
+
+
 def window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
     """The window of some layers, in tokens, if it is known; and whether all rotated layers have a window."""
     name, mapping, rotated = keys.model_type, keys.mapping, family.layers.rotated
     window, switch, types = keys.read("sliding_window"), keys.read("use_sliding_window"), mapping.get("layer_types")
     of_all, is_null = rotated is not None and not rotated(keys, 0, "full_attention"), "sliding_window" in mapping
-    if name == "llama4_text":
-        of_all, is_null, window = True, True, mapping.get("attention_chunk_size", 8192)
+    if name in ALWAYS_WINDOWED:
+        key, usual = ALWAYS_WINDOWED[name]
+        of_all, is_null, window = True, True, mapping.get(key, usual)
+    elif name in WITH_ONE_WINDOW:
+        of_all = bool(window)
     if name.startswith(("qwen2", "qwen3", "smollm3", "deepseek_ocr2")):  # the switch is false by default
         # Layers from `max_window_layers` on; of Qwen2-MoE, those before it; of SmolLM3, those that are not rotated.
         bound, count = mapping.get("max_window_layers"), mapping.get("num_hidden_layers")
         first, end = (0, bound) if name == "qwen2_moe" else (bound, count)
         some = isinstance(first, int) and isinstance(end, int) and first < end
         switch = switch is True and name != "smollm3" and (some or name == "qwen3_moe")
+        of_all |= some and first == 0 and end == count and types is None
     are_full = isinstance(types, list) and not {*WITH_WINDOW}.intersection(map(str, types))
     if switch is False or are_full or (is_null and window is None):
         return None, False

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from samples import embedding, random
 
 from rope_xp import XPos, from_config
-from rope_xp.frequencies import Scaling, geometric
+from rope_xp.frequencies import LongRopeScaling, Scaling, geometric
 from rope_xp.reports import Report, Section, Table
 
 
@@ -126,6 +126,8 @@ def is_changed(rope):
     """Whether a scaling rule changes a frequency that is not 0."""
     if rope.scaling is None:
         return False
+    if isinstance(rope.scaling, LongRopeScaling):
+        return {*rope.scaling.short_factor, *rope.scaling.long_factor} != {1.0}
     pairs = zip(np.ravel(rope.inv_freq), np.ravel(rope.replace(scaling=None).inv_freq))
     return not all(np.isclose(w, unscaled, rtol=1e-9, atol=0) for w, unscaled in pairs if w)
 
@@ -160,7 +162,12 @@ COHERE2 = {"model_type": "cohere2", "head_dim": 64, "num_hidden_layers": 4, "sli
         (QWEN2 | {"use_sliding_window": True}, WINDOW),
         (QWEN2 | {"use_sliding_window": True, "max_window_layers": 28}, ""),
         (QWEN2 | {"use_sliding_window": True, "model_type": "qwen2_moe", "max_window_layers": 0}, ""),
-        (QWEN2 | {"use_sliding_window": True, "model_type": "qwen3_moe", "max_window_layers": 28}, WINDOW),
+        (QWEN2 | {"use_sliding_window": True, "model_type": "qwen3_moe", "max_window_layers": 28}, "These layers"),
+        (QWEN2 | {"use_sliding_window": True, "max_window_layers": 0}, "These layers"),
+        (QWEN2 | {"use_sliding_window": True, "model_type": "qwen2_moe", "max_window_layers": 21}, WINDOW),
+        (QWEN2 | {"use_sliding_window": True, "model_type": "qwen2_moe", "max_window_layers": 28}, "These layers"),
+        ({"model_type": "recurrent_gemma", "head_dim": 64}, "These layers"),
+        ({"model_type": "recurrent_gemma", "head_dim": 64, "attention_window_size": 8192}, ""),
         (QWEN2 | {"use_sliding_window": True, "model_type": "smollm3", "no_rope_layers": [1] * 28}, ""),
         (QWEN2 | {"use_sliding_window": True, "layer_types": ["full_attention"] * 28}, ""),
         (LLAMA4, "These layers"),
@@ -172,19 +179,23 @@ COHERE2 = {"model_type": "cohere2", "head_dim": 64, "num_hidden_layers": 4, "sli
     ],
 )
 def test_which_layers_have_a_window(config, which):
-    text = words(from_config({**config, "max_position_embeddings": 4096}, layer=0).explain(context=8192))
+    layer = 2 if config["model_type"] == "recurrent_gemma" else 0  # others are not rotated there
+    text = words(from_config({**config, "max_position_embeddings": 4096}, layer=layer).explain(context=8192))
     assert ("score only keys of a window" in text) == bool(which) and which in text
     assert ("get angles" in text or "pairs complete no turn" in text) == (which != "These layers")
 
 
 @for_each("window, uses", [(512, None), (4096, True), (4097, None), (512, False), (0, None), (None, None)])
 def test_a_window_of_all_layers_or_of_some(window, uses):
-    """Whether a family has it in all layers is not known; it says nothing if training was shorter."""
-    config = {"model_type": "mistral", "head_dim": 64, "max_position_embeddings": 4096, "rope_theta": 1e6}
-    rope = from_config({**config, "sliding_window": window, "use_sliding_window": uses})
-    which = f"layers with sliding_window={window:,}" if window in (512, 4096) and uses is not False else ""
-    report, choices = words(rope.explain()), rope.extend(to=8192)
-    assert (f"{which.capitalize()} score only keys of a window" in report) == bool(which)
-    assert "pairs complete no turn within 4,096 tokens" in report
-    assert choices.recommendation.windowed == which
-    assert (f"window {which} need no rule" in words(choices)) == bool(which)
+    """Of most families, which layers have it is not known; it says nothing if training was shorter."""
+    for model_type in ("mistral", "llama"):
+        config = {"model_type": model_type, "head_dim": 64, "max_position_embeddings": 4096, "rope_theta": 1e6}
+        rope = from_config({**config, "sliding_window": window, "use_sliding_window": uses})
+        some = "these layers" if model_type == "mistral" else f"layers with sliding_window={window or 0:,}"
+        which = some if window in (512, 4096) and uses is not False else ""
+        report, choices = words(rope.explain()), rope.extend(to=8192)
+        assert (f"{which.capitalize()} score only keys of a window" in report) == bool(which)
+        assert ("pairs complete no turn within 4,096 tokens" in report) == (which != "these layers")
+        assert choices.recommendation.windowed == which
+        if which != "these layers":
+            assert (f"window {which} need no rule" in words(choices)) == bool(which)

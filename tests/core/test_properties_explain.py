@@ -117,7 +117,17 @@ def test_bands_and_lengths_are_those_of_the_formulas(value, context):
         assert f"Each rotated pair completes a turn within {trained:,} tokens." in text
     else:
         assert f"{len(first)} of {len(freqs)} pairs complete no turn within {trained:,} tokens" in text
-        within, start = f"Within a context of {context:,} tokens", min(report.unseen_from.values())
+        start, within = min(report.unseen_from.values()), f"Within a context of {context:,} tokens"
+        length = None
+        if isinstance(rope.scaling, DynamicNTKScaling):
+            length = max(rope.scaling.seq_len or 0, rope.scaling.max_position_embeddings)
+        if isinstance(rope.scaling, LongRopeScaling) and rope.scaling.short_factor != rope.scaling.long_factor:
+            original = rope.scaling.original_max_position_embeddings
+            length = original if (rope.scaling.seq_len or 0) <= original else None
+        if length is not None:  # longer sequences have other frequencies
+            reached = sum(position < length for position in report.unseen_from.values())
+            assert f"{length:,} tokens, {f'{reached} pairs have' if reached else 'no pair has'} angles" in text
+            return
         assert f"{within}, {f'{reached} pairs have such' if reached else 'no pair has'} angles" in text
         assert f"did not show{' ' if reached else '. In causal attention, they '}begin at position {start:,}" in text
 

@@ -257,7 +257,8 @@ def assert_is_written(rope, target, options, written, tolerance, still=()):
         wanted = rope.replace(layout=HALF) if target == "mlx" and rope.sections is not None else rope
         found = read_back(wanted, target, written, nested)
         assert_equal(found, wanted, tolerance)
-        assert found == wanted or target != "transformers" or wanted.first_channel
+        is_base = isinstance(rope.scaling, NTKScaling)  # which classes that are not known read as a larger base
+        assert found == wanted or target != "transformers" or wanted.first_channel or is_base
         if target != "gguf" and not isinstance(rope.scaling, NTKScaling | DynamicNTKScaling):
             assert type(found.scaling) is type(rope.scaling)
 

@@ -89,9 +89,10 @@ def flat_keys(rope: Embedding, reads: "Reads") -> Values:
 
 def _with_larger_base(rope: Embedding, table: engines.Table) -> Embedding:
     """NTK-aware scaling as a larger base, for classes that do not read `alpha`."""
-    known = table.of(rope._provenance.model_type)
+    model_type = rope._provenance.model_type
+    known = table.of(model_type)
     rules = {} if known is None else known.of_layer(rope._provenance.layer_type).rules
-    if not isinstance(rope.scaling, NTKScaling) or known is None or "alpha" in rules.get("dynamic", ()):
+    if not isinstance(rope.scaling, NTKScaling) or not model_type or "alpha" in rules.get("dynamic", ()):
         return rope
     base, _ = base_and_rule(rope, table.name)
     return with_provenance(rope.replace(base=base, scaling=None), rope._provenance)
