@@ -69,8 +69,9 @@ def _channels(rope: Embedding) -> str:
 
 
 def _unrotated(rope: Embedding) -> int:
-    are_known = isinstance(rope.inv_freq, tuple) and rope.axes == 1
-    return rope._frequencies.sizes().count(0.0) if are_known else 0
+    """How many pairs have frequency 0, on each axis and in each head."""
+    sizes = rope._frequencies.sizes() if isinstance(rope.inv_freq, tuple) else [1.0] * rope.pairs
+    return sum(not any(sizes[pair :: rope.pairs]) for pair in range(rope.pairs))
 
 
 def _pairs(rope: Embedding) -> str:

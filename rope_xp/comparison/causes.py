@@ -9,7 +9,8 @@ import numpy as np
 
 from rope_xp.comparison.measures import first_beyond
 from rope_xp.comparison.report import number
-from rope_xp.identification.behaviour import Behaviour, directions_of, frequencies_of, replaced
+from rope_xp.identification.behaviour import Behaviour, Map, directions_of, frequencies_of, replaced
+from rope_xp.identification.precision import in_dtype
 from rope_xp.identification.result import phases_in_words
 from rope_xp.layouts import LAYOUTS
 from rope_xp.types import Embedding
@@ -194,13 +195,19 @@ def _factor_of_rule(rope: Embedding | None) -> float:
 
 def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> tuple[str, ...]:
     """The fewest properties of the second that make the first equal to it, as causes, the earliest effect first."""
-    # The precision of phases is not among them.
+    # The precision of phases is not among them. But frequencies that are equal in float32 have the same such phases.
+    are_float32 = one.precision == other.precision == "float32" and not (one.own_factors or other.own_factors)
     one, other = one.with_exact_phases(), other.with_exact_phases()
     directions = directions_of([one.rope, other.rope])
-    target = other.map(directions)
+
+    def compared(each: Behaviour) -> Map:
+        found = each.map(directions)
+        return found._replace(step=in_dtype("float32", found.step)) if are_float32 else found
+
+    target = compared(other)
     for properties in _subsets(one, other):
         changed = with_properties(one, other, properties)
-        if changed is not None and first_beyond(changed.map(directions), target, limit, horizon) is None:
+        if changed is not None and first_beyond(compared(changed), target, limit, horizon) is None:
             onset = {each.cause: _onset(one, other, each, directions, horizon) for each in properties}
             return tuple(sorted(onset, key=lambda cause: onset[cause]))
     return ("unknown",)

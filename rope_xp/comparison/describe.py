@@ -104,7 +104,9 @@ def finding_of_value(rope: Embedding | None, reference: Embedding | None) -> Fin
         return given
     behaviour = behaviour_of(found)._replace(attention_factor=rope.attention_factor)
     is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
-    return given if is_reference else Finding(behaviour._replace(own_factors=behaviour_of(rope).map().factors))
+    # A scale of the softmax goes with a rule, and not with its numbers.
+    own = {"own_factors": behaviour_of(rope).map().factors, "softmax_scale": rope.softmax_scale}
+    return given if is_reference else Finding(behaviour._replace(**own))
 
 
 def finding_of_function(probe: Probe, reference: Embedding | None, context: int, positions_ignored: bool) -> Finding:

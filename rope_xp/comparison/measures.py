@@ -1,6 +1,8 @@
 """How much two maps differ: at a position, where by more than a limit for the first time, and in attention."""
 
-from math import acos, ceil, cos, inf, remainder, tau
+from collections.abc import Iterator
+from itertools import product
+from math import asin, ceil, inf, remainder, sin, sqrt, tau
 from typing import Any
 
 import numpy as np
@@ -24,18 +26,19 @@ MAX_NUMBERS = 2**21
 
 def change_at(a: Map, b: Map, position: int) -> float:
     """The largest change of a unit score at a position: the largest singular value of the difference."""
+    a, b = _with_equal_rows(a, b)
     both = aligned(a, b)
     if both is None:
         return _change_of_matrices(a, b, position)
     if _are_equal(*both):
         return 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(_changes(*(each.factors([position]) for each in both))[0])
+    return float(_changes(*(each.factors([position]) for each in both))[0])
 
 
 def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0, step: int = 1) -> int | None:
     """The first position from `known` to `context` where a unit score changes by more than `limit`; None without."""
     # Where no formula gives the position, it is the first of those after each `step`.
+    a, b = _with_equal_rows(a, b)
     both = aligned(a, b)
     if both is None:
         return _first_of_matrices(a, b, limit, range(known, context))
@@ -50,18 +53,29 @@ def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0, ste
     return first if first < context else None
 
 
+def _with_equal_rows(a: Map, b: Map) -> Iterator[Map]:
+    """Two maps with a row for each head, if one of them has some."""
+    rows = max(len(a.step), len(b.step))
+    for each in (a, b):
+        start, step = (np.repeat(values, rows // len(values), axis=0) for values in (each.start, each.step))
+        yield each._replace(start=start, step=step)
+
+
 def _first_of_pair(size: float, other: float, start: float, step: float, limit: float) -> int | None:
     """The first position at which ``size - other * exp(i (start + step p))`` is longer than `limit`."""
-    # Its squared length is size**2 + other**2 - 2 size other cos(start + step p). It is too long where the angle is
-    # within an interval around half a revolution. The interval begins at `edge`, once in each revolution.
-    least = (size * size + other * other - limit * limit) / (2.0 * size * other)
-    edge, step = acos(min(max(least, -1.0), 1.0)), remainder(step, tau)  # positions are integers
+    # Its squared length is (size - other)**2 + 4 size other sin((start + step p) / 2)**2. It is too long where the
+    # angle is within an interval around half a revolution. The interval begins at `edge`, once in each revolution.
+    ratio, limit = other / size, limit / size
+    if not 1e-100 < ratio < 1e100 or limit > 1e100:  # the longer one alone counts
+        return None if max(ratio, 1.0) <= limit else 0
+    least = (limit * limit - (1.0 - ratio) ** 2) / (4.0 * ratio)
+    edge, step = 2.0 * asin(sqrt(min(max(least, 0.0), 1.0))), remainder(step, tau)  # positions are integers
     angle = remainder(start if step > 0.0 else -start, tau)
     step = max(abs(step), 1e-300)  # at the least, no position is reached
     for revolution in range(-1, 1000):  # an interval that is smaller than a step may be missed
         entry = ceil((edge + tau * revolution - angle) / step)
         for position in (max(entry, 0), max(entry + 1, 0)):  # the first may be too early by rounding
-            if cos(angle + step * position) < least:
+            if sin((angle + step * position) / 2.0) ** 2 > least:
                 return position
     return None
 
@@ -73,9 +87,8 @@ def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
     chunks = [dense[start : start + CHUNK] for start in range(0, len(dense), CHUNK)]
     for tried in [*chunks, *([rest[:: ceil(len(rest) / CHUNK)]] if rest else [])]:
         chunk = np.array(tried)
-        with np.errstate(over="ignore", invalid="ignore"):
-            one, other = a.factors(chunk), b.factors(chunk)
-            beyond = np.nonzero(_changes(one, other) > limit)[0]
+        one, other = a.factors(chunk), b.factors(chunk)
+        beyond = np.nonzero(_changes(one, other) > limit)[0]
         if beyond.size:
             return int(chunk[beyond[0]])
         if (np.abs(one[-1]) + np.abs(other[-1])).max() <= limit:  # both have decayed
@@ -112,8 +125,7 @@ def _first_of_matrices(a: Map, b: Map, limit: float, positions: range) -> int | 
 
 def _change_of_matrices(a: Map, b: Map, position: int) -> float:
     head_dim = _head_dim(a, b)
-    with np.errstate(over="ignore", invalid="ignore"):
-        difference = a.matrices([position], head_dim) - b.matrices([position], head_dim)
+    difference = a.matrices([position], head_dim) - b.matrices([position], head_dim)
     if not np.isfinite(difference).all():
         return inf
     if head_dim > MAX_WIDTH:
@@ -134,14 +146,14 @@ def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int, d
     tokens = min(TOKENS, ceil(MAX_NUMBERS / head_dim))
     positions = np.unique(np.linspace(0, context - 1, min(tokens, context)).round().astype(int))
     q, k = (random.standard_normal((rows, head_dim)) for rows in (HEADS, len(positions)))
-    found = []
-    for row in range(directions):
-        one, other = (
-            _weights(each, row * len(each.step) // directions, scale, q, k, positions)
-            for each, scale in zip((a, b), scales)
-        )
-        found.append(float(np.abs(one - other).sum(axis=1).mean() / 2))
-    return max(found)
+    # Each row of a direction is a head, and rotates some of the queries.
+    a, b = _with_equal_rows(a, b)
+    heads, found = len(a.step) // directions, np.zeros((directions, HEADS))
+    for direction, head in product(range(directions), range(min(heads, HEADS))):
+        row, of_head = direction * heads + head, slice(head, None, heads)
+        one, other = (_weights(each, row, scale, q[of_head], k, positions) for each, scale in zip((a, b), scales))
+        found[direction, of_head] = np.abs(one - other).sum(axis=1) / 2
+    return float(found.mean(axis=1).max())
 
 
 def _weights(each: Map, row: int, scale: float, q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -70,6 +70,7 @@ OF_CALLS = "If the function takes other arrays, say so by `shape` and `like`, or
 SOME_POSITIONS = np.array([*range(32), *(2**power for power in range(5, 17))])
 
 
+@np.errstate(over="ignore", invalid="ignore")  # sizes of XPos, and extreme factors, may be infinite
 def comparison(
     given: Values, of_configs: object, head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: Values
 ) -> Comparison:
@@ -303,7 +304,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     otherwise = "frequencies" if one.precision == "float32" else "phase precision"  # all else is equal
     causes = _causes(one, other, tolerance, context, is_same) or (() if is_same else (otherwise,))
     are_values = all(each.probe is None for each in both)
-    if are_values and "scaling" not in causes and _softmax_scale(one) != _softmax_scale(other):
+    if are_values and (is_same or "scaling" not in causes) and one.softmax_scale != other.softmax_scale:
         causes, is_same = (*causes, "softmax scale"), False
     scores = is_same or first_beyond(a.of_scores(), b.of_scores(), tolerance, context) is None
     if of_calls:
@@ -315,7 +316,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
         measured = [each if f.probe is None else with_own_factors(each, f.probe) for each, f in zip((one, other), both)]
         a, b = (each.map(directions) for each in measured)
     if not is_same:  # a function does not say which scale of the softmax goes with it
-        scales = (_softmax_scale(one), _softmax_scale(other)) if are_values else (1.0, 1.0)
+        scales = (one.softmax_scale, other.softmax_scale) if are_values else (1.0, 1.0)
         found["attention_moved"] = attention_moved(a, b, scales, context, 1 if directions is None else len(directions))
     found |= {"same": is_same, "scores_are_same": scores}
     # Of results in half precision, only the size of their differences is known.
@@ -327,7 +328,9 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
 def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int, is_same: bool) -> tuple[str, ...]:
     """Why two behaviours differ: by the precision of phases if nothing else does, or if it alone would matter."""
     if one.rope is None or other.rope is None:
-        return () if one.rope is other.rope else ("rotation",)
+        if one.rotates != other.rotates:
+            return ("rotation",)
+        return () if is_same else ("attention factor" if one.attention_factor != other.attention_factor else "layout",)
     causes = explaining(one, other, tolerance, max(context, HORIZON))
     if one.rotates != other.rotates:
         causes = tuple("rotation" if cause == "frequencies" else cause for cause in causes)
@@ -341,10 +344,6 @@ def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int, is
     if is_same and first_beyond(one.map(), other.map(), tolerance, HORIZON, known=context, step=STEP) is None:
         return ()
     return ("phase precision",)
-
-
-def _softmax_scale(each: Behaviour) -> float:
-    return 1.0 if each.rope is None else each.rope.softmax_scale
 
 
 def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | None:
@@ -398,8 +397,8 @@ def _difference(cause: str, one: Behaviour, other: Behaviour) -> Difference:
 
 def _text(cause: str, each: Behaviour) -> str:
     if cause == "softmax scale":
-        return number(_softmax_scale(each))
-    if cause == "rotation" or each.rope is None:
+        return number(each.softmax_scale)
+    if cause == "rotation" or (each.rope is None and cause != "attention factor"):
         return "rotated" if each.rotates else "not rotated"
     return BY_CAUSE[cause].text(each, each.rope)
 

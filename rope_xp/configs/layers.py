@@ -204,10 +204,10 @@ def _numbers_without_list(keys: Keys, listed: LayerList, layer: int | None, inte
 # The key of the window of all rotated layers, and its default.
 ALWAYS_WINDOWED = {"llama4_text": ("attention_chunk_size", 8192), "recurrent_gemma": ("attention_window_size", 2048)}
 # Where the config states a window, all layers have it.
-WITH_ONE_WINDOW = (
-    "doge minimax ministral3 mistral mixtral phi3 phi4_multimodal phimoe qwen3_moe starcoder2 voxtral_realtime_encoder "
-    "voxtral_realtime_text"
-).split()
+WITH_ONE_WINDOW = {
+    *("doge", "minimax", "ministral3", "mistral", "mixtral", "phi3", "phi4_multimodal", "phimoe", "qwen3_moe"),
+    *("starcoder2", "voxtral_realtime_encoder", "voxtral_realtime_text"),
+}
 
 
 def window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:

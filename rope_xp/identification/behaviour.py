@@ -153,6 +153,7 @@ class Behaviour(NamedTuple):
     # How phases are computed: "exact", "float32", "float16" or "bfloat16", or with which rounding their sines and
     # cosines are: "float16 tables" or "bfloat16 tables".
     precision: str = "exact"
+    softmax_scale: float = 1.0  # that goes with a value
     roundoff: float = 0.0  # the unit roundoff of the results of a function, or of its tables if that is greater
     # The rule of the frequencies, in words, if a function changes a rule in a way that no value states.
     change: str = ""
@@ -186,7 +187,9 @@ class Behaviour(NamedTuple):
 
 
 def behaviour_of(rope: Embedding | None) -> Behaviour:
-    return Behaviour(None) if rope is None else Behaviour(rope, rope.attention_factor, precision=rope.phase)
+    if rope is None:
+        return Behaviour(None)
+    return Behaviour(rope, rope.attention_factor, precision=rope.phase, softmax_scale=rope.softmax_scale)
 
 
 def replaced(rope: Any, **arguments: object) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations, product
-from math import exp, log
+from math import exp, inf, log
 from typing import NamedTuple
 
 import numpy as np
@@ -236,7 +236,9 @@ def _changes_of(near: Embedding, options: Values, wanted: np.ndarray, reverse: b
             # The last pair gives the base with the least error. The second is one that rules leave as it is.
             for pair in (-1, 1) if width > 2 else ():
                 column = Column(0, pair, width) if sections is None else sections.columns()[pair]
-                found = _base_with(scaling, column, float(fastest[pair]))
+                found = inf
+                with suppress(ValueError):  # the rule is for another number of pairs
+                    found = _base_with(scaling, column, float(fastest[pair]))
                 for base in _round_numbers_near(found, 5e-3) if found < 1e15 else ():
                     yield {**same, "scaling": scaling, "base": base}
 

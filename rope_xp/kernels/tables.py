@@ -58,7 +58,10 @@ def scale_of(
 ) -> TableScale:
     """The scale of tables. The attention factor must not be that of a `removed` scaling."""
     if xpos is not None and (frequencies.axes > 1 or frequencies.heads is not None):
-        raise wrong_value(f"xpos must be given with one position axis; got {frequencies.axes} axes")
+        of_heads = "" if frequencies.heads is None else f" and frequencies of {frequencies.heads} heads"
+        raise wrong_value(
+            f"xpos must be given with one position axis and no heads; got {frequencies.axes} axes{of_heads}"
+        )
     factor = attention_factor
     if removed is not None and factor is not None and factor == removed.resolved_attention_factor != 1.0:
         raise wrong_value(

@@ -610,3 +610,89 @@ def test_infinite_sizes_are_the_same_of_equal_values_only():
     ):
         report = compare(rope, rope.replace(**changes))
         assert (report.causes, report.first_position, report.largest_change) == ((cause,), 0, np.inf)
+
+
+SOFTMAX = YarnScaling(factor=40.0, original_max_position_embeddings=4096, mscale=1.0, mscale_all_dim=1.0)
+
+
+def test_a_scale_of_the_softmax_goes_with_a_rule_and_not_with_its_numbers():
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, scaling=SOFTMAX)
+    numbers = {"head_dim": 64, "layout": "half", "inv_freq": rope.inv_freq}
+    for options, cause, moved in (
+        ({"phase": "float32"}, "phase precision", 0.331),
+        ({"attention_factor": 1.1}, "attention factor", 0.254),
+    ):
+        report = compare(rope, RotaryEmbedding(**numbers, **options), context=4096)
+        assert report.causes == (cause, "softmax scale") and not report.same
+        assert report.attention_moved == pytest.approx(moved, abs=1e-3)  # computed apart, with NumPy alone
+    # Where the rule changes nothing below the context, the scale does.
+    plain = RotaryEmbedding(head_dim=64, layout="half", base=1e4)
+    report = compare(
+        plain, plain.replace(scaling=replace(SOFTMAX, original_max_position_embeddings=400_000)), context=18
+    )
+    assert not report.same and report.causes == ("scaling", "softmax scale")
+
+
+@pytest.mark.parametrize(
+    "base, more, factor, tolerance, first",
+    [
+        (1.0, 1e-12, 1.0, 1e-5, 9_999_112),  # by 50 digits of mpmath
+        (0.1852990105250503, 6.017e-14, 1.0, 1e-4, None),
+        (1.0, 5e-9, 1e7, None, 1),
+    ],
+)
+def test_the_first_change_above_a_small_tolerance(base, more, factor, tolerance, first):
+    """It is not lost by subtracting squares that are nearly equal."""
+    one, other = (
+        RotaryEmbedding(head_dim=2, layout="half", inv_freq=[w], attention_factor=factor) for w in (base, base + more)
+    )
+    report = compare(one, other, context=2**31, tolerance=tolerance)
+    assert not report.same and (first is None or report.first_beyond_tolerance == first)
+    assert report.largest_change > (tolerance or 1e-3)
+
+
+def test_frequencies_that_float32_rounds_to_the_same_numbers_do_not_differ():
+    one = RotaryEmbedding(head_dim=8, layout="half", base=1e4, phase="float32")
+    other = RotaryEmbedding(head_dim=8, layout="half", inv_freq=np.float32(one.inv_freq).tolist(), phase="float32")
+    report = compare(one, other, context=2**31)
+    assert (report.same, report.causes) == (True, ())
+    assert compare(one, other.replace(phase="exact"), context=2**31).causes == ("phase precision",)
+
+
+def test_frequencies_of_heads_are_compared_head_by_head():
+    w = geometric(1e4, 64)
+    f = 1.5 * w
+    of_one_axis, of_heads, of_axes, of_both = (
+        [RotaryEmbedding(head_dim=64, layout="half", inv_freq=np.asarray(each).tolist()) for each in given]
+        for given in ((w, f), ([[w, w]], [[w, f]]), ([w, f],), ([[w, w], [f, f]],))
+    )
+    alone, moved = (compare(*both, context=4096).attention_moved for both in (of_one_axis, of_heads))
+    assert moved == pytest.approx(alone / 2, rel=0.2)  # one of two heads
+    assert compare(*of_axes, *of_both).same
+    assert compare(*of_axes, of_both[0].replace(layout="interleaved")).causes == ("layout",)
+
+
+@pytest.mark.parametrize("factors", [(1e-200, 1e-200), (1e200, 1e200), (1e160, 1e150), (1e200, 1e100), (1.0, 1e300)])
+def test_extreme_attention_factors_are_compared(factors):
+    one, other = (
+        RotaryEmbedding(head_dim=4, layout="half", base=base, attention_factor=each)
+        for base, each in zip((1e4, 1e3), factors)
+    )
+    assert compare(one, other).same == (max(factors) < 1.0)
+
+
+def test_what_is_nowhere_rotated_is_compared_with_nothing():
+    still = {"head_dim": 4, "layout": "half", "inv_freq": [0.0, 0.0]}
+    for given in (None, lambda x, positions: x):
+        assert compare(RotaryEmbedding(**still), given) and compare(RotaryEmbedding(**still), given).causes == ()
+    [difference] = compare(RotaryEmbedding(**still, attention_factor=1.5), None).differences
+    assert (difference.cause, difference.a, difference.b) == ("attention factor", "1.5", "1")
+    assert compare(RotaryEmbedding(**{**still, "layout": "interleaved_to_half"}), None).causes == ("layout",)
+
+
+def test_a_rule_for_another_number_of_pairs_is_no_error():
+    lists = {"short_factor": [1.0, 2.0], "long_factor": [3.0, 4.0], "original_max_position_embeddings": 64}
+    rule = LongRopeScaling(**lists, factor=1.0)
+    one = RotaryEmbedding(head_dim=8, layout="half", base=1e4, rotary_dim=4, scaling=rule)
+    other = RotaryEmbedding(head_dim=8, layout="half", inv_freq=[1.0, 0.3, 0.02])
+    assert compare(one, other, context=64).causes == ("width", "frequencies")

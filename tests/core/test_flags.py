@@ -173,7 +173,9 @@ def test_arguments_for_another_rule_are_read_back_or_refused():
         changed = rope.replace(scaling=LinearScaling(factor=2.0))
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "the architecture of model type .* in llama.cpp, if any, is not known")
+                warnings.filterwarnings(
+                    "ignore", "the architecture of model type .* in llama.cpp, if any, is not known"
+                )
                 words = changed.to_config("llama.cpp")
         except ValueError:
             refused.add(golden["config"])
