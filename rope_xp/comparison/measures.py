@@ -65,10 +65,10 @@ def _first_of_pair(size: float, other: float, start: float, step: float, limit: 
     """The first position at which ``size - other * exp(i (start + step p))`` is longer than `limit`."""
     # Its squared length is (size - other)**2 + 4 size other sin((start + step p) / 2)**2. It is too long where the
     # angle is within an interval around half a revolution. The interval begins at `edge`, once in each revolution.
-    ratio, limit = other / size, limit / size
-    if not 1e-100 < ratio < 1e100 or limit > 1e100:  # the longer one alone counts
-        return None if max(ratio, 1.0) <= limit else 0
-    least = (limit * limit - (1.0 - ratio) ** 2) / (4.0 * ratio)
+    off, product = abs(size - other), 4.0 * size * other
+    if not 1e-200 < product < 1e200:  # far beyond the numbers of float32
+        return None if max(size, other) <= limit else 0
+    least = (limit - off) * (limit + off) / product
     edge, step = 2.0 * asin(sqrt(min(max(least, 0.0), 1.0))), remainder(step, tau)  # positions are integers
     angle = remainder(start if step > 0.0 else -start, tau)
     step = max(abs(step), 1e-300)  # at the least, no position is reached
