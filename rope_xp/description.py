@@ -69,7 +69,7 @@ def _channels(rope: Embedding) -> str:
 
 
 def _unrotated(rope: Embedding) -> int:
-    """How many pairs have frequency 0, on each axis and in each head."""
+    # On each axis and in each head.
     sizes = rope._frequencies.sizes() if isinstance(rope.inv_freq, tuple) else [1.0] * rope.pairs
     return sum(not any(sizes[pair :: rope.pairs]) for pair in range(rope.pairs))
 

@@ -152,8 +152,7 @@ def lengths_of(rope: Embedding, trained_length: int | None = None) -> Lengths:
 
 
 def whole(tokens: float) -> int:
-    """A length, which may be infinite if a factor is extreme, as an int."""
-    return round(min(tokens, 2.0**63))
+    return round(min(tokens, 2.0**63))  # extreme factors give infinite ones
 
 
 def is_scaled(rope: Embedding) -> bool:

@@ -54,7 +54,7 @@ def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0, ste
 
 
 def _with_equal_rows(a: Map, b: Map) -> Iterator[Map]:
-    """Two maps with a row for each head, if one of them has some."""
+    # There is a row for each head.
     rows = max(len(a.step), len(b.step))
     for each in (a, b):
         start, step = (np.repeat(values, rows // len(values), axis=0) for values in (each.start, each.step))
@@ -65,13 +65,17 @@ def _first_of_pair(size: float, other: float, start: float, step: float, limit: 
     """The first position at which ``size - other * exp(i (start + step p))`` is longer than `limit`."""
     # Its squared length is (size - other)**2 + 4 size other sin((start + step p) / 2)**2. It is too long where the
     # angle is within an interval around half a revolution. The interval begins at `edge`, once in each revolution.
-    off, product = abs(size - other), 4.0 * size * other
-    if not 1e-200 < product < 1e200:  # far beyond the numbers of float32
-        return None if max(size, other) <= limit else 0
-    least = (limit - off) * (limit + off) / product
+    if size + other == inf:
+        return 0
+    if not 1e-200 < size * other < 1e200:
+        size, other, limit = (each / max(size, other) for each in (size, other, limit))
+    off = abs(size - other)
+    least = (limit - off) * (limit + off) / max(4.0 * size * other, 1e-200)
     edge, step = 2.0 * asin(sqrt(min(max(least, 0.0), 1.0))), remainder(step, tau)  # positions are integers
     angle = remainder(start if step > 0.0 else -start, tau)
-    step = max(abs(step), 1e-300)  # at the least, no position is reached
+    step = abs(step)
+    if step < 1e-300:
+        return 0 if sin(angle / 2.0) ** 2 > least else None
     for revolution in range(-1, 1000):  # an interval that is smaller than a step may be missed
         entry = ceil((edge + tau * revolution - angle) / step)
         for position in (max(entry, 0), max(entry + 1, 0)):  # the first may be too early by rounding
@@ -102,7 +106,7 @@ def _are_equal(a: Map, b: Map) -> bool:
 
 
 def _changes(one: Complex, other: Complex) -> np.ndarray:
-    """How much factors differ at each position: infinitely where both are infinite, as those of XPos may be."""
+    # Where both are infinite, as those of XPos may be, they differ infinitely.
     changes = np.abs(one - other).max(axis=(1, 2), initial=0.0)
     return np.where(np.isnan(changes), inf, changes)
 

@@ -398,7 +398,9 @@ def _difference(cause: str, one: Behaviour, other: Behaviour) -> Difference:
 def _text(cause: str, each: Behaviour) -> str:
     if cause == "softmax scale":
         return number(each.softmax_scale)
-    if cause == "rotation" or (each.rope is None and cause != "attention factor"):
+    if cause == "attention factor":
+        return number(each.attention_factor)
+    if cause == "rotation" or each.rope is None:
         return "rotated" if each.rotates else "not rotated"
     return BY_CAUSE[cause].text(each, each.rope)
 
