@@ -482,3 +482,15 @@ def test_the_batch_row_that_differs_is_named():
 
     reasons = " ".join(identify(fn, WIDTH, shape="batch heads seq dim").reasons)
     assert "it depends on the batch row: batch row 2 gets another result than batch row 0." in reasons
+
+
+def test_frequencies_behind_results_of_float16_follow_from_many_positions():
+    """The last of 512 positions alone would give them to 2e-4."""
+    fn = rotary(FREQUENCIES, dtype="float16")
+
+    def of_a_table(x, positions):
+        if positions.max() >= 512:
+            raise IndexError
+        return fn(x, positions)
+
+    np.testing.assert_allclose(identify(of_a_table, WIDTH).inv_freq, FREQUENCIES, rtol=2e-5)
