@@ -42,6 +42,8 @@ def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0, ste
     both = aligned(a, b)
     if both is None:
         return _first_of_matrices(a, b, limit, range(known, context))
+    if _are_equal(*both):
+        return None
     if any(each.phase != "exact" or each.own_factors or each.growth is not None for each in both):
         return _first_of_all(*both, limit, range(known, context, step))
     # The difference of the angles of each pair grows by the same step from each position to the next.
@@ -70,7 +72,7 @@ def _first_of_pair(size: float, other: float, start: float, step: float, limit: 
     if not 1e-200 < size * other < 1e200:
         size, other, limit = (each / max(size, other) for each in (size, other, limit))
     off = abs(size - other)
-    least = (limit - off) * (limit + off) / max(4.0 * size * other, 1e-200)
+    least = (limit - off) * (limit + off) / max(4.0 * (size * other), 1e-200)
     edge, step = 2.0 * asin(sqrt(min(max(least, 0.0), 1.0))), remainder(step, tau)  # positions are integers
     angle = remainder(start if step > 0.0 else -start, tau)
     step = abs(step)
@@ -85,8 +87,6 @@ def _first_of_pair(size: float, other: float, start: float, step: float, limit: 
 
 
 def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
-    if _are_equal(a, b):
-        return None
     dense, rest = positions[:LAST_TRIED], positions[LAST_TRIED:]
     chunks = [dense[start : start + CHUNK] for start in range(0, len(dense), CHUNK)]
     for tried in [*chunks, *([rest[:: ceil(len(rest) / CHUNK)]] if rest else [])]:
@@ -150,11 +150,12 @@ def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int, d
     tokens = min(TOKENS, ceil(MAX_NUMBERS / head_dim))
     positions = np.unique(np.linspace(0, context - 1, min(tokens, context)).round().astype(int))
     q, k = (random.standard_normal((rows, head_dim)) for rows in (HEADS, len(positions)))
-    # Each row of a direction is a head, and rotates some of the queries.
+    # Each row of a direction is a head, and rotates some of the queries. Of more heads than queries, some do.
     a, b = _with_equal_rows(a, b)
     heads, found = len(a.step) // directions, np.zeros((directions, HEADS))
-    for direction, head in product(range(directions), range(min(heads, HEADS))):
-        row, of_head = direction * heads + head, slice(head, None, heads)
+    rotating = min(heads, HEADS)
+    for direction, head in product(range(directions), range(rotating)):
+        row, of_head = direction * heads + head * heads // rotating, slice(head, None, rotating)
         one, other = (_weights(each, row, scale, q[of_head], k, positions) for each, scale in zip((a, b), scales))
         found[direction, of_head] = np.abs(one - other).sum(axis=1) / 2
     return float(found.mean(axis=1).max())

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -317,7 +318,8 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
         a, b = (each.map(directions) for each in measured)
     if not is_same:  # a function does not say which scale of the softmax goes with it
         scales = (one.softmax_scale, other.softmax_scale) if are_values else (1.0, 1.0)
-        found["attention_moved"] = attention_moved(a, b, scales, context, 1 if directions is None else len(directions))
+        moved = attention_moved(a, b, scales, context, 1 if directions is None else len(directions))
+        found["attention_moved"] = moved if isfinite(moved) else None
     found |= {"same": is_same, "scores_are_same": scores}
     # Of results in half precision, only the size of their differences is known.
     if not is_same or all(each.probe is None or each.probe.roundoff < COARSE for each in both):

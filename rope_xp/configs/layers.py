@@ -218,19 +218,19 @@ def window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
     if name in ALWAYS_WINDOWED:
         key, usual = ALWAYS_WINDOWED[name]
         of_all, is_null, window = True, True, mapping.get(key, usual)
-    elif name in WITH_ONE_WINDOW:
-        of_all = bool(window)
+    is_known = type(window) is int and window > 0
+    of_all |= name in WITH_ONE_WINDOW and is_known and types is None
     if name.startswith(("qwen2", "qwen3", "smollm3", "deepseek_ocr2")):  # the switch is false by default
         # Layers from `max_window_layers` on; of Qwen2-MoE, those before it; of SmolLM3, those that are not rotated.
         bound, count = mapping.get("max_window_layers"), mapping.get("num_hidden_layers")
         first, end = (0, bound) if name == "qwen2_moe" else (bound, count)
         some = isinstance(first, int) and isinstance(end, int) and first < end
         switch = switch is True and name != "smollm3" and (some or name == "qwen3_moe")
-        of_all |= some and first == 0 and end == count and types is None
+        of_all |= some and first == 0 and end == count and is_known and types is None
     are_full = isinstance(types, list) and not {*WITH_WINDOW}.intersection(map(str, types))
     if switch is False or are_full or (is_null and window is None):
         return None, False
-    return window if type(window) is int and window > 0 else None, of_all
+    return window if is_known else None, of_all
 
 
 def _named(full: list[bool], other: str = "sliding_attention") -> list[str]:

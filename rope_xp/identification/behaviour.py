@@ -79,7 +79,10 @@ class Map(NamedTuple):
         return size * ROUNDINGS * max(roundoff, tables) + of_angle * np.abs(self.start) + (positions + 1) * of_token
 
     def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray:
-        return self._multiplied(x, self.factors(positions)[:, row])
+        if self.own_factors is not None:
+            return self._multiplied(x, self.factors(positions)[:, row])
+        alone = self._replace(start=self.start[[row]], step=self.step[[row]])
+        return self._multiplied(x, alone.factors(positions)[:, 0])
 
     def matrices(self, positions: ArrayLike, head_dim: int) -> np.ndarray:
         """The matrices "positions rows outputs inputs"."""

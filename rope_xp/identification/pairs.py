@@ -33,8 +33,9 @@ JUMP = 0.05
 SHORTER_LENGTHS = tuple(2**k for k in (20, *range(17, 2, -1)))
 # Twice as many angles give a frequency where sines and cosines are rounded.
 SPREAD = 256
-# An offset may turn the slowest pair this often. Its angles must be known so well, in radians.
-TURNS, MOST_UNKNOWN = 200, 0.25
+# An offset may turn the slowest pair this often. Its angles must be known so well, in radians; or, if nothing else
+# explains them, so well.
+TURNS, UNKNOWN, MOST_UNKNOWN = 200, 0.25, 1.0
 
 
 class Channels(NamedTuple):
@@ -265,7 +266,7 @@ def spread(longest: int) -> np.ndarray:
     return np.union1d(near.astype(int), far.astype(int))
 
 
-def start_of(frequencies: Fitted, roundoff: float) -> tuple[int | float | None, str]:
+def start_of(frequencies: Fitted, roundoff: float, unknown: float = UNKNOWN) -> tuple[int | float | None, str]:
     """The offset of positions that explains the angles at position 0, and what these are, in words; None without."""
     values, errors, start, _ = frequencies
     close = 2 * error_of(roundoff)
@@ -277,7 +278,7 @@ def start_of(frequencies: Fitted, roundoff: float) -> tuple[int | float | None, 
             return None, "sin and cos are swapped, so the angle is a quarter turn minus position * frequency"
         more = "more" if start[0] > 0.0 else "less"
         return None, f"sin and cos are swapped, and a sign differs: each angle is a quarter turn {more}"
-    offset, error = _offset(frequencies, roundoff)
+    offset, error = _offset(frequencies, roundoff, unknown)
     if offset is None and constant:
         return None, f"all pairs are turned by a constant angle of {start[0]:.6g}"
     if offset is None:
@@ -289,7 +290,7 @@ def start_of(frequencies: Fitted, roundoff: float) -> tuple[int | float | None, 
     return offset, f"positions are shifted: the angle at position p is that of p + {offset}".replace("+ -", "- ")
 
 
-def _offset(frequencies: Fitted, roundoff: float) -> tuple[float | None, float]:
+def _offset(frequencies: Fitted, roundoff: float, unknown: float) -> tuple[float | None, float]:
     """The least offset whose angles are those at position 0, and its error; None if there is none."""
     # The slowest pair gives the offset up to whole turns, of which some are tried. Faster pairs make it more exact.
     values, errors, start, _ = frequencies
@@ -303,10 +304,11 @@ def _offset(frequencies: Fitted, roundoff: float) -> tuple[float | None, float]:
         offset = offset + wrapped(of_pair - w * offset) / w
     error = error_of(roundoff) / abs(float(values[order[-1]]))
     for name in PRECISIONS:  # of phases
-        offset = offset.round() if name in COARSE_BITS else offset  # it is rounded like a position
+        if name in COARSE_BITS:  # the offset is rounded like a position, and few pairs fit to many
+            offset, unknown = offset.round(), UNKNOWN if len(order) > 3 else 0.0
         rest = np.abs(wrapped(start - offset[:, None] * values))
         within = np.abs(offset)[:, None] * (errors + errors_of_phases(values, name)) + noise(roundoff)
-        fits = np.flatnonzero((rest <= within).all(axis=1) & (within < MOST_UNKNOWN).all(axis=1))
+        fits = np.flatnonzero((rest <= within).all(axis=1) & (within < unknown).all(axis=1))
         if len(fits):
             # One pair alone leaves many offsets. Someone chose a whole number, and a small one.
             found = min(offset[fits], key=lambda each: (abs(each - round(each)) > error * (1 + abs(each)), abs(each)))

@@ -10,6 +10,7 @@ from rope_xp.errors import wrong_value
 from rope_xp.frequencies import YarnScaling
 from rope_xp.identification.behaviour import Behaviour, behaviour_of
 from rope_xp.identification.pairs import (
+    MOST_UNKNOWN,
     SHORTER_LENGTHS,
     Angles,
     Channels,
@@ -258,8 +259,14 @@ class Search:
             raise Ended(words, self._equal_positions(rotations))
         offset, words = start_of(frequencies, rotations.roundoff)
         angles = Angles(rotations.positions[1:], rotations.angle[1:], frequencies, offset, 0, rotations.roundoff)
-        if offset is None:  # sine and cosine may be exchanged
-            angles = angles.with_sines_exchanged()
+        if offset is None:  # sine and cosine may be exchanged, or the offset be far
+            exchanged = angles.with_sines_exchanged()
+            far, words_of_far = start_of(frequencies, rotations.roundoff, MOST_UNKNOWN)
+            if exchanged.offset is None and far is not None:
+                angles, offset, words = angles._replace(offset=far), far, words_of_far
+            else:
+                angles = exchanged
+        if offset is None:
             words = f"not a rotary embedding: {words}"
         if angles.offset is not None:
             angles = self._narrowed(rotations.channels, angles)

@@ -668,6 +668,11 @@ def test_frequencies_of_heads_are_compared_head_by_head():
     )
     alone, moved = (compare(*both, context=4096).attention_moved for both in (of_one_axis, of_heads))
     assert moved == pytest.approx(alone / 2, rel=0.2)  # one of two heads
+    many = (
+        RotaryEmbedding(head_dim=64, layout="half", inv_freq=[[w.tolist()] * 32 + [each] * 32])
+        for each in (w.tolist(), f.tolist())
+    )
+    assert compare(*many, context=4096).attention_moved == pytest.approx(alone / 2, rel=0.2)
     assert compare(*of_axes, *of_both).same
     assert compare(*of_axes, of_both[0].replace(layout="interleaved")).causes == ("layout",)
 
@@ -679,6 +684,8 @@ def test_extreme_attention_factors_are_compared(factors):
         for base, each in zip((1e4, 1e3), factors)
     )
     assert compare(one, other).same == (max(factors) < 1.0)
+    huge = one.replace(attention_factor=1e308)
+    assert compare(huge, huge).same and compare(huge, other).attention_moved is None
 
 
 def test_what_is_nowhere_rotated_is_compared_with_nothing():

@@ -166,6 +166,8 @@ COHERE2 = {"model_type": "cohere2", "head_dim": 64, "num_hidden_layers": 4, "sli
         (QWEN2 | {"use_sliding_window": True, "max_window_layers": 0}, "These layers"),
         (QWEN2 | {"use_sliding_window": True, "model_type": "qwen2_moe", "max_window_layers": 21}, WINDOW),
         (QWEN2 | {"use_sliding_window": True, "model_type": "qwen2_moe", "max_window_layers": 28}, "These layers"),
+        (QWEN2 | {"use_sliding_window": True, "max_window_layers": 0, "sliding_window": "512"}, ""),
+        (QWEN2 | {"model_type": "mixtral", "layer_types": ["full_attention", "sliding_attention"] * 14}, WINDOW),
         ({"model_type": "recurrent_gemma", "head_dim": 64}, "These layers"),
         ({"model_type": "recurrent_gemma", "head_dim": 64, "attention_window_size": 8192}, ""),
         (QWEN2 | {"use_sliding_window": True, "model_type": "smollm3", "no_rope_layers": [1] * 28}, ""),

@@ -494,3 +494,11 @@ def test_frequencies_behind_results_of_float16_follow_from_many_positions():
         return fn(x, positions)
 
     np.testing.assert_allclose(identify(of_a_table, WIDTH).inv_freq, FREQUENCIES, rtol=2e-5)
+
+
+@for_each("dtype, offset", [("float16", 100_000), (ml_dtypes.bfloat16, 5000)])
+def test_far_offsets_are_seen_in_short_calls(dtype, offset):
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
+    assert compare(rotary(geometric(10_000.0, 64), dtype=dtype, offset=offset), rope, context=1000).causes == (
+        "offset",
+    )

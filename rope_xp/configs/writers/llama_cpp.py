@@ -101,7 +101,7 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
         if key not in flags:
             words += _override(file, key, value)
     if file.name is None and (model_type := rope._provenance.model_type):
-        engines.warn(f"the architecture of model type {model_type!r} in {TARGET}, if any, is not known: give it")
+        engines.warn(f"the architecture of model type {model_type!r} in {TARGET}, if any, is not known")
     return words if options.length is None else words + _of_length(file, options.length, "yarn" in words)
 
 
