@@ -33,8 +33,8 @@ JUMP = 0.05
 SHORTER_LENGTHS = tuple(2**k for k in (20, *range(17, 2, -1)))
 # Twice as many angles give a frequency where sines and cosines are rounded.
 SPREAD = 256
-# An offset may turn the slowest pair this often. Its angles must be known so well, in radians; or, if nothing else
-# explains them, so well.
+# An offset may turn the slowest pair this often. The angles that it gives must be known to so many radians: the second
+# number holds where nothing else explains them.
 TURNS, UNKNOWN, MOST_UNKNOWN = 200, 0.25, 1.0
 
 

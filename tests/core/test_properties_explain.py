@@ -197,14 +197,16 @@ def test_choices_are_those_of_the_formulas(base, width, trained, ratio, kind):
         edges = [abs(d / mark - 1) for d in divisors for mark in (1.0, factor)]
         edges += [abs(to * v / (w * trained) - 1) for w, v in zip(freqs, scaled)]
         edges += [abs(to * v / (2 * pi) - 1) for v in scaled]
-        if any(1e-11 < edge < 1e-8 for edge in edges):
+        last = [abs((to - 1) * v / (w * trained) - 1) for w, v in zip(freqs, scaled)]
+        if any(1e-11 < edge < 1e-8 for edge in edges) or any(1e-11 < edge < 1e-6 for edge in last):
             continue
         choice = found[rule]
         kept = sum(abs(d - 1) < 1e-9 for d in divisors)
         full = sum(d >= factor * (1 - 1e-9) for d in divisors)
         assert (choice.kept, choice.blended, choice.interpolated) == (kept, width // 2 - kept - full, full), rule
         assert (choice.least_divisor, choice.greatest_divisor) == pytest.approx(extent(divisors), rel=1e-9)
-        unseen = sum(w * trained < 2 * pi and to * v > w * trained * (1 + 1e-9) for w, v in zip(freqs, scaled))
+        angles = [((to - 1) * v, w * trained) for w, v in zip(freqs, scaled)]  # the last, and the first that is unseen
+        unseen = sum(angle >= first * (1 - 1e-9) for angle, first in angles if first < 2 * pi)
         assert choice.new_angles == unseen, rule
         assert choice.attention_factor == pytest.approx(0.1 * log(factor) + 1 if rule == "yarn" else 1.0)
         assert np.abs(np.atleast_2d(choice.rope.inv_freq)).sum(axis=0) == pytest.approx(scaled, rel=1e-9)
