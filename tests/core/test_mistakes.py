@@ -104,6 +104,11 @@ TOGETHER = {
         {"reference": "llama3"},
         {"frequencies", "phase precision"},
     ),
+    "frequencies that no rounding of a rule gives": (
+        {"float16 frequencies": 0, "float32 phases": 0},
+        {"reference": "llama3", "dtype": ml_dtypes.bfloat16, "context": 20_000},
+        {"frequencies"},
+    ),
     "calls with another number of heads fail": (
         {"the number of the head": 0, "those of the first call of this length": 0},
         {"shape": "heads seq dim", "reference": "linear", "context": 50},
