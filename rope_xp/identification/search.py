@@ -259,15 +259,12 @@ class Search:
             raise Ended(words, self._equal_positions(rotations))
         offset, words = start_of(frequencies, rotations.roundoff)
         angles = Angles(rotations.positions[1:], rotations.angle[1:], frequencies, offset, 0, rotations.roundoff)
-        if offset is None:  # sine and cosine may be exchanged, or the offset be far
-            exchanged = angles.with_sines_exchanged()
-            far, words_of_far = start_of(frequencies, rotations.roundoff, MOST_UNKNOWN)
-            if exchanged.offset is None and far is not None:
-                angles, offset, words = angles._replace(offset=far), far, words_of_far
-            else:
-                angles = exchanged
+        exchanged = angles if offset is not None else angles.with_sines_exchanged()
+        if exchanged.offset is None:  # the offset may be far
+            offset, words = start_of(frequencies, rotations.roundoff, MOST_UNKNOWN)
+            angles = angles._replace(offset=offset)
         if offset is None:
-            words = f"not a rotary embedding: {words}"
+            angles, words = exchanged, f"not a rotary embedding: {words}"
         if angles.offset is not None:
             angles = self._narrowed(rotations.channels, angles)
             frequencies = frequencies if offset is None else angles.frequencies

@@ -35,7 +35,7 @@ def main():
             mutant
         )
     files = {file for mutant in mutants for file in mutant["texts"]}
-    bench.measure(sorted(frozenset.union(*mutants_of)), files)
+    bench.measure(sorted(frozenset.union(*mutants_of)), files)  # several at a time; what is measured is kept
     results = []
     for tests, some in mutants_of.items():
         results += bench.test(some, bench.measure(sorted(tests), files), budget=300.0)
