@@ -1,6 +1,6 @@
 """Fill pages while the site is built, with figures and tables.
 
-mkdocs-gen-files runs it, into the site; run or imported without MkDocs, it overwrites the pages of docs.
+mkdocs-gen-files runs it, into the site. Imported, it fills no page.
 
 A mark ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns. An image
 ``![...](NAME-{theme}.svg)`` becomes two: light pages show one, dark pages the other. Pages of the reference begin with
@@ -125,7 +125,12 @@ def built(page: Path) -> str:
     return reference_tables.completed(text)
 
 
-for page in sorted((ROOT / "docs").rglob("*.md")):
-    if (text := built(page)) != page.read_text():
-        with mkdocs_gen_files.open(page.relative_to(ROOT / "docs").as_posix(), "w") as target:
-            target.write(text)
+def fill() -> None:
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        if (text := built(page)) != page.read_text():
+            with mkdocs_gen_files.open(page.relative_to(ROOT / "docs").as_posix(), "w") as target:
+                target.write(text)
+
+
+if __name__ == "<run_path>":  # the name that mkdocs-gen-files gives a script; outside of it, `open` writes into docs
+    fill()

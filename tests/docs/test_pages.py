@@ -1,6 +1,8 @@
 """Every code block of every page runs, and prints what the page says. `python tests/docs/update.py` writes outputs."""
 
 import re
+import runpy
+from unittest.mock import Mock
 
 import pages
 import pytest
@@ -9,6 +11,7 @@ from configs import CONFIGS
 import rope_xp
 from rope_xp.configs.families.model_types import FAMILIES
 
+FILLED = pages.ROOT / "docs" / "scripts" / "marks.py"
 WITH_BLOCKS = [page for page in pages.PAGES if pages.has_blocks(page)]
 
 
@@ -20,6 +23,15 @@ def test_blocks_print_what_the_page_says(page, tmp_path, monkeypatch):
     for output in pages.outputs(page):
         if difference := output.difference():
             pytest.fail(f"{page}:{output.line}: the block prints something else\n{difference}", pytrace=False)
+
+
+def test_only_mkdocs_fills_the_pages(monkeypatch):
+    """Outside of it, what fills them would overwrite the files of docs."""
+    monkeypatch.syspath_prepend(FILLED.parent)
+    opened = Mock()
+    monkeypatch.setattr("mkdocs_gen_files.open", opened)
+    runpy.run_path(str(FILLED), run_name="marks")
+    assert not opened.called
 
 
 PAGE = """
