@@ -383,7 +383,10 @@ def _numbers(name: str, values: Any) -> list[int] | None:
     elif isinstance(values, Sequence) and all(checks.is_int(value) for value in values):
         return [checks.plain(value) for value in values]
     elif isinstance(values, Sequence) or libraries.namespace(values) is None:
-        raise wrong_type(f"{name} must be a sequence of int or an integer array; got {checks.shown(values)}")
+        spaces = [libraries.namespace(each) for each in values] if isinstance(values, Sequence) else []
+        # Under jit, the numbers of a list become arrays.
+        hint = f": {libraries.name(spaces[0])}.stack makes an array of it" if spaces and None not in spaces else ""
+        raise wrong_type(f"{name} must be a sequence of int or an integer array; got {checks.shown(values)}{hint}")
     else:
         checks.array(name, values)
         if values.ndim == 1:
