@@ -57,7 +57,9 @@ def permute_projection(
         expects half, and Meta published interleaved.
     rotary_dim : int, optional
         The number of rotated channels of each head. The other channels stay in place. By default all channels from
-        `first_channel` on are rotated.
+        `first_channel` on are rotated. A tensor does not show whether its model rotates fewer, as with
+        `partial_rotary_factor`: then give their number, because without it channels that are not rotated are reordered,
+        too.
     first_channel : int
         The first rotated channel of each head.
     head_dim : int, optional
@@ -91,9 +93,9 @@ def permute_projection(
     >>> bias = np.asarray([0, 1, 2, 3, 10, 11, 12, 13])  # two heads of four channels
     >>> permute_projection(bias, num_heads=2, to="half")
     array([ 0,  2,  1,  3, 10, 12, 11, 13])
-    >>> weight = np.zeros((8, 5))  # the same two heads, of five inputs
-    >>> permute_projection(weight, num_heads=2, to="half", rotary_dim=4).shape
-    (8, 5)
+    >>> bias = np.asarray([0, 1, 2, 3, 4, 5])  # a head of six channels, of which four are rotated
+    >>> permute_projection(bias, num_heads=1, to="half", rotary_dim=4)
+    array([0, 2, 1, 3, 4, 5])
     """
     xp = checks.array("w", w)
     checks.one_of("to", to, WEIGHT_LAYOUTS)
@@ -146,8 +148,9 @@ def _rotary_dim(rotary_dim: object, first: int, head_dim: int, num_heads: int, w
     count = checks.even_size("rotary_dim", rotary_dim) if is_given else head_dim - first
     if count < 2 or count % 2 or first + count > head_dim:
         wanted = f"{count} channels" if is_given else "one or more whole pairs of channels"
+        hint = "" if is_given else ": give rotary_dim if only some of them are rotated"
         raise wrong_value(
             f"every head must have {wanted} from channel {first} on; got head_dim={head_dim} "
-            f"(w of shape {checks.shape(w)}, num_heads={num_heads})"
+            f"(w of shape {checks.shape(w)}, num_heads={num_heads}){hint}"
         )
     return count

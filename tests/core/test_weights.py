@@ -130,7 +130,7 @@ def bad_calls(xp):
         (call(num_heads=0), r"num_heads must be the number of heads.*; got num_heads=0"),
         (call(num_heads=-2), r"num_heads must not be negative; got -2"),
         (call(num_heads=28), r"pairs of channels .*; got head_dim=1"),
-        (call(num_heads=4), r"pairs of channels from channel 0 on; got head_dim=7"),
+        (call(num_heads=4), r"pairs of channels from channel 0 on; got head_dim=7 .*: give rotary_dim if only some of"),
         (call(w[:0, ...]), r"pairs of channels .*; got head_dim=0"),
         (call(rotary_dim=5), r"rotary_dim must be even, at least 2; got 5"),
         (call(rotary_dim=0), r"rotary_dim must be even, at least 2; got 0"),
