@@ -275,7 +275,9 @@ def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: Embed
     if len(found) != len(expected):
         widths = f"for {2 * len(found)} channels. The embedding of {config_name} rotates {2 * len(expected)}."
         return [f"{name} has frequencies {widths}{end}"]
-    numbers = f"pair {pair} has {found[pair]:.6g} against {expected[pair]:.6g} radians per token"
+    # In 7 digits, numbers that differ by more than their error are not the same.
+    wanted = f"{expected[pair]:.7g}"
+    numbers = f"pair {pair} has {found[pair]:.7g} against {wanted} radian{'s' * (wanted != '1')} per token"
     scaling = [] if embedding.scaling is None else [type(embedding.scaling).__name__]
     # A base that the config states may have another assumption, such as which model it is of.
     of_base = (each.source for each in embedding._provenance.defaults if each.row == "frequencies")
