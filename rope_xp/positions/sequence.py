@@ -135,22 +135,18 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
     >>> from_lengths([3, 2])
     array([0, 1, 2, 0, 1], dtype=int32)
     """
-    numbers = _numbers("lengths", lengths)
-    if numbers is not None:
-        _require_no_negative(numbers)
-        numbers = [0, *accumulate(numbers)]
-        boundaries = _from_host("lengths", numbers, like)
-        total = numbers[-1] if total is None else checks.count("total", total)
-        _require_total(total, numbers[-1])
-        return _packed(boundaries, total)
-    sizes = checks.positions("lengths", lengths, like=like, real=False)
-    _require_no_negative(libraries.numbers_at_hand(sizes) or ())
+    total = None if total is None else checks.count("total", total)
+    numbers, sizes = _read("lengths", lengths, like)
+    if (negative := next((each for each in numbers if each < 0), None)) is not None:
+        raise wrong_value(f"lengths must not be negative; got {negative}")
+    ends = [0, *accumulate(numbers)]
+    _require_fit(ends[-1], 32 if sizes is None else _bits(sizes))
+    if isinstance(total, int) and total < ends[-1]:
+        raise wrong_value(f"total must be at least {ends[-1]}, the sum of lengths; got {total}")
+    if sizes is None:
+        return _packed(_from_host(ends, like), ends[-1] if total is None else total)
     start = libraries.filled(0, 1, like=sizes, dtype=sizes.dtype)
-    boundaries = libraries.namespace(sizes).concat([start, libraries.cumulative_sum(sizes)])
-    if (ends := libraries.numbers_at_hand(boundaries)) is not None:
-        _require_rising("lengths", ends)
-        _require_total(total, ends[-1])
-    return _packed(boundaries, total)
+    return _packed(libraries.namespace(sizes).concat([start, libraries.cumulative_sum(sizes)]), total)
 
 
 @public("from_cu_seqlens")
@@ -194,8 +190,7 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     array([0, 1, 2, 0, 1, 0], dtype=int32)
     """
     total = None if total is None else checks.count("total", total)
-    boundaries, last = _boundaries(cu_seqlens, "total", total, like)
-    return _packed(boundaries, last if total is None else total)
+    return _packed(*_boundaries(cu_seqlens, "total", total, like))
 
 
 @public("context_parallel")
@@ -374,50 +369,33 @@ def _check_fits(name: str, lowest: int, highest: int, seq: int, bits: int = 32) 
         raise wrong_value(f"positions must fit in int{bits}; got {name}={highest} and {seq} tokens")
 
 
-def _numbers(name: str, values: Any) -> list[int] | None:
-    """The numbers of a sequence or NumPy array of one axis; None for other arrays."""
+def _read(name: str, values: Any, like: Array | None) -> tuple[list[int], Array | None]:
+    """The numbers on one axis, none if they cannot be read, and the array, if it is of a library other than NumPy."""
+    array = None
     if libraries.is_host(values):
         values = checks.positions(name, values, real=False)
-        if values.ndim == 1:
-            return values.tolist()
+        numbers = values.ravel().tolist()
     elif isinstance(values, Sequence) and all(checks.is_int(value) for value in values):
-        return [checks.plain(value) for value in values]
+        return [checks.plain(value) for value in values], None
     elif isinstance(values, Sequence) or libraries.namespace(values) is None:
         spaces = [libraries.namespace(each) for each in values] if isinstance(values, Sequence) else []
         # Under jit, the numbers of a list become arrays.
         hint = f": {libraries.name(spaces[0])}.stack makes an array of it" if spaces and None not in spaces else ""
         raise wrong_type(f"{name} must be a sequence of int or an integer array; got {checks.shown(values)}{hint}")
     else:
-        checks.array(name, values)
-        if values.ndim == 1:
-            return None
-    raise wrong_value(f"{name} must have one axis; got shape {checks.shape(values)}")
+        array = values = checks.positions(name, values, like=like, real=False)
+        numbers = libraries.numbers_at_hand(array) or []
+    if values.ndim != 1:
+        raise wrong_value(f"{name} must have one axis; got shape {checks.shape(values)}")
+    return numbers, array
 
 
-def _require_total(total: int | None, least: int) -> None:
-    if isinstance(total, int) and total < least:
-        raise wrong_value(f"total must be at least {least}, the sum of lengths; got {total}")
+def _require_fit(tokens: int, bits: int = 32) -> None:
+    if tokens >= 1 << (bits - 1):
+        raise wrong_value(f"positions must fit in int{bits}; got {tokens} tokens")
 
 
-def _require_no_negative(lengths: Sequence[int]) -> None:
-    if (negative := next((each for each in lengths if each < 0), None)) is not None:
-        raise wrong_value(f"lengths must not be negative; got {negative}")
-
-
-def _require_rising(name: str, boundaries: list[int]) -> None:
-    falls = (index for index, (earlier, later) in enumerate(pairwise(boundaries)) if later < earlier)
-    wrong = next(falls, None) if boundaries[:1] == [0] else 0
-    if wrong is not None:
-        first = max(0, wrong - 5)
-        shown = boundaries[first : first + 10]
-        place = "" if shown == boundaries else f", from boundary {first} on"
-        raise wrong_value(f"{name} must give boundaries that start with 0 and never decrease; got {shown}{place}")
-
-
-def _from_host(name: str, boundaries: list[int], like: Array | None) -> Array:
-    _require_rising(name, boundaries)
-    if boundaries[-1] >= 2**31:
-        raise wrong_value(f"positions must fit in int32; got {boundaries[-1]} tokens")
+def _from_host(boundaries: list[int], like: Array | None) -> Array:
     like = NUMPY if like is None else like
     dtype = checks.array("like", like).int32
     return libraries.from_numbers(tuple(boundaries), like=like, dtype=dtype)
@@ -426,21 +404,29 @@ def _from_host(name: str, boundaries: list[int], like: Array | None) -> Array:
 def _boundaries(
     cu_seqlens: Sequence[int] | Array, name: str, total: int | None, like: Array | None, chunks: int = 1
 ) -> tuple[Array, int | None]:
-    numbers = _numbers("cu_seqlens", cu_seqlens)
-    if numbers is None:
-        boundaries = checks.positions("cu_seqlens", cu_seqlens, like=like, real=False)
-        if not boundaries.shape[0]:
-            raise wrong_value("cu_seqlens must start with 0; got no boundary")
-        if (ends := libraries.numbers_at_hand(boundaries)) is not None:
-            _require_rising("cu_seqlens", ends)
-            _require_chunks(ends, chunks)
-        return boundaries + 0, total  # contiguous, which `searchsorted` of some libraries requires
-    boundaries = _from_host("cu_seqlens", numbers, like)
-    if isinstance(total, int) and total != numbers[-1]:
-        hint = " (add a boundary for padding)" if total > numbers[-1] else ""
-        raise wrong_value(f"{name} must be the last boundary, {numbers[-1]}{hint}; got {total}")
+    """The boundaries of sequences, and the number of tokens, which `name` is in messages."""
+    numbers, boundaries = _read("cu_seqlens", cu_seqlens, like)
+    if numbers or boundaries is None or not boundaries.shape[0]:
+        _require_rising(numbers)
     _require_chunks(numbers, chunks)
-    return boundaries, numbers[-1] if total is None else total
+    if boundaries is not None:
+        return boundaries + 0, total  # contiguous, which `searchsorted` of some libraries requires
+    last = numbers[-1]
+    _require_fit(last)
+    if isinstance(total, int) and total != last:
+        hint = " (add a boundary for padding)" if total > last else ""
+        raise wrong_value(f"{name} must be the last boundary, {last}{hint}; got {total}")
+    return _from_host(numbers, like), last if total is None else total
+
+
+def _require_rising(boundaries: list[int]) -> None:
+    falls = (index for index, (earlier, later) in enumerate(pairwise(boundaries)) if later < earlier)
+    wrong = next(falls, None) if boundaries[:1] == [0] else 0
+    if wrong is not None:
+        first = max(0, wrong - 5)
+        shown = boundaries[first : first + 10]
+        place = "" if shown == boundaries else f", from boundary {first} on"
+        raise wrong_value(f"cu_seqlens must give boundaries that start with 0 and never decrease; got {shown}{place}")
 
 
 def _require_chunks(boundaries: list[int], chunks: int) -> None:
