@@ -26,7 +26,6 @@ from rope_xp.cli.options import (
     TRAINED,
     WRITING,
     Command,
-    Length,
     Place,
     Program,
     ReportT,
@@ -35,6 +34,7 @@ from rope_xp.cli.options import (
     flags_of,
     function,
     is_function,
+    length,
     no_embedding,
     options,
     placed,
@@ -192,7 +192,7 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
 
 @app.command()
 @FILE
-@click.option("--to", type=Length(), required=True, help="The new length.")
+@click.option("--to", type=length, required=True, help="The new length.")
 @click.option("--rule", type=click.Choice(RULES), metavar="RULE", help=f"The scaling rule: {', '.join(RULES)}.")
 @click.option("--for", "target", type=Program(), metavar="PROGRAM", help=f"Print the settings for one of {PROGRAMS}.")
 @options(TRAINED, RULE, CONFIG, WRITING, JSON)
@@ -318,7 +318,7 @@ def _note(text: str) -> None:
 )
 @click.option("--label", "labels", multiple=True, help="The name of a file in the picture, once for each FILE.")
 @click.option("--dark", is_flag=True, help="Draw for a dark page. The background is transparent.")
-@click.option("--context", type=Length(), help="The sequence length to draw, such as 128k.")
+@click.option("--context", type=length, help="The sequence length to draw, such as 128k.")
 @options(CONFIG)
 def plot(
     files: tuple[str, ...],

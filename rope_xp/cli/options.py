@@ -30,16 +30,13 @@ Option = Callable[[Decorated], Decorated]
 UNITS = {"": 1, "k": 2**10, "m": 2**20}
 
 
-class Length(click.ParamType):
+# Types of options are functions. The help has their names for the values.
+def length(text: str) -> int:
     """A length in tokens: 131072, 128k or 1M. k is 1,024 and M is 1,048,576."""
-
-    name = "length"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d{1,15})([km]?)", value.lower())
-        if not found or not int(found[1]):
-            self.fail(f"a length must be a number of tokens, such as 131072 or 128k; got {value!r}", param, ctx)
-        return int(found[1]) * UNITS[found[2]]
+    found = re.fullmatch(r"(\d{1,15})([km]?)", text.lower())
+    if not found or not int(found[1]):
+        raise click.BadParameter(f"a length must be a number of tokens, such as 131072 or 128k; got {text!r}")
+    return int(found[1]) * UNITS[found[2]]
 
 
 class Program(click.Choice):
@@ -55,25 +52,21 @@ class Program(click.Choice):
         return f"{value!r} is not one of {', '.join(map(repr, known))}{like}"
 
 
-class Numbers(click.ParamType):
-    """A file of numbers: a JSON list, or numbers between commas, spaces or line ends."""
-
-    name = "file"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> list[float]:
-        try:
-            with Path(value).open("rb") as file:
-                text = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            self.fail(f"{value} must be a file that can be read; got {error.strerror}", param, ctx)
-        words = re.split(rb"[\s,]+", text.strip().removeprefix(b"[").removesuffix(b"]").strip())
-        try:
-            if len(text) > MAX_BYTES:
-                raise ValueError(f"more than {MAX_BYTES} bytes")
-            return [float(word) for word in words]
-        except ValueError as error:
-            why = f"must have numbers, and nothing between them but commas and spaces; got {error}"
-            self.fail(f"{value} {why}", param, ctx)
+def numbers(path: str) -> list[float]:
+    """The numbers of a file: a JSON list, or numbers between commas, spaces or line ends."""
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise click.BadParameter(f"{path} must be a file that can be read; got {error.strerror}") from None
+    words = re.split(rb"[\s,]+", text.strip().removeprefix(b"[").removesuffix(b"]").strip())
+    try:
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES} bytes")
+        return [float(word) for word in words]
+    except ValueError as error:
+        why = f"must have numbers, and nothing between them but commas and spaces; got {error}"
+        raise click.BadParameter(f"{path} {why}") from None
 
 
 def options(*added: Option) -> Option:
@@ -87,8 +80,8 @@ def options(*added: Option) -> Option:
 
 FILE = click.argument("file", metavar="FILE")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-CONTEXT = click.option("--context", type=Length(), help="The length that is judged, in tokens, such as 128k.")
-TRAINED = click.option("--trained-length", type=Length(), help="The length of training, before scaling.")
+CONTEXT = click.option("--context", type=length, help="The length that is judged, in tokens, such as 128k.")
+TRAINED = click.option("--trained-length", type=length, help="The length of training, before scaling.")
 # What `RotaryEmbedding.to_config` takes besides the target.
 WRITING = options(
     click.option("--architecture", help="The general.architecture of a GGUF file, such as qwen2."),
@@ -99,7 +92,7 @@ CONFIG = options(
     click.option("--layer", type=int, help="The index of a layer, if layers differ."),
     click.option("--layer-type", help="The type of a layer, such as sliding_attention."),
     click.option("--part", help="A part of a composite config, such as vision."),
-    click.option("--seq-len", type=Length(), help="The length of the sequence, if the frequencies depend on it."),
+    click.option("--seq-len", type=length, help="The length of the sequence, if the frequencies depend on it."),
     click.option(
         "--layout",
         type=click.Choice([*LAYOUTS]),
@@ -179,8 +172,9 @@ def _parameter(name: str) -> Option:
     flag = f"--{name.replace('_', '-')}"
     if name == "truncate":
         return click.option(f"{flag}/--no-{name}", default=None, help=PARAMETERS[name])
-    kind = Numbers() if name in ("short_factor", "long_factor") else float
-    return click.option(flag, type=kind, help=PARAMETERS[name])
+    if name in ("short_factor", "long_factor"):
+        return click.option(flag, type=numbers, metavar="FILE", help=PARAMETERS[name])
+    return click.option(flag, type=float, help=PARAMETERS[name])
 
 
 RULES = get_args(Rule)
