@@ -3,7 +3,7 @@
 from typing import Literal
 
 from rope_xp.arrays import checks
-from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.errors import public, wrong_value
 from rope_xp.layouts import LAYOUTS
 from rope_xp.types import Array, ArrayT
 
@@ -136,8 +136,7 @@ def _head_width(num_heads: int, head_dim: object, axis: int, w: Array) -> int:
 
 
 def _axis(axis: int, w: Array) -> int:
-    if not checks.is_int(axis):
-        raise wrong_type(f"axis must be an int; got {type(axis).__name__}")
+    checks.integer("axis", axis)
     if not -w.ndim <= axis < w.ndim:
         raise wrong_value(f"axis must name an axis of w; got axis={axis} for w of shape {checks.shape(w)}")
     return axis % w.ndim

@@ -141,8 +141,7 @@ class AttentionRotation:
         self.format = self._find_format()
 
     def __call__(self, x: Tensor, rows: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._rotated(x, rows, self.format)
+        return self._rotated(x, rows, self.format)
 
     def _find_format(self) -> PositionFormat:
         """The first format whose tables the attention can apply, and in which each axis changes the result."""
@@ -151,9 +150,8 @@ class AttentionRotation:
         for position_format, width, axes in product(POSITION_FORMATS, widths, leading):
             self._states = (*axes, width)
             try:
-                with torch.no_grad():
-                    if self._every_axis_matters(position_format):
-                        return position_format
+                if self._every_axis_matters(position_format):
+                    return position_format
                 problems["tokens are not rotated by their positions"] = None
             except Exception as error:  # code that is not known may raise anything
                 problems[f"{type(error).__name__}: {' '.join(str(error).split()):.120}"] = None

@@ -55,8 +55,6 @@ class ClassRewriter:
             for file in _source_files(rotary):
                 known = self.formats.setdefault(file, [])
                 known += [table_format for table_format in rotary.formats.values() if table_format not in known]
-        # The source files whose apply functions have been replaced.
-        self.files_with_apply: set[str] = set()
         # For each class and function, what replaces it: itself, if it calls no apply function.
         self.classes: dict[type, type] = {}
         self.rewritten_functions: dict[FunctionType, FunctionType] = {}
@@ -86,8 +84,9 @@ class ClassRewriter:
         return cls
 
     def check_tables_are_applied(self) -> None:
+        files = {file for _, file in self.replacements}
         for rotary in self.rotaries:
-            if not self.files_with_apply.intersection(_source_files(rotary)):
+            if files.isdisjoint(_source_files(rotary)):
                 raise wrong_value(
                     f"every module must be one that can be patched; got {class_path(rotary.original)}, "
                     "whose tables no method of the model applies"
@@ -124,7 +123,6 @@ class ClassRewriter:
 
     def replacement_for(self, name: str, original: Function, file: str) -> Function:
         """The apply function of rope_xp that gives the same results as `original`, for a format of its file."""
-        self.files_with_apply.add(file)
         if (original, file) in self.replacements:
             return self.replacements[original, file]
         if file not in self.formats:

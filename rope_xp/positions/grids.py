@@ -312,8 +312,7 @@ def join(
         missing = checks.count("total", total) - tokens
         if missing < 0:
             raise wrong_value(f"total must be at least {tokens}, the number of tokens of the parts; got {total}")
-        if not checks.is_int(padding):
-            raise wrong_type(f"padding must be an int; got {type(padding).__name__}")
+        checks.integer("padding", padding)
         if not -(2**31) <= padding < 2**31:
             raise wrong_value(f"padding must fit in int32; got {padding}")
         rows.append(_constant(padding, missing, arrays[0]))
