@@ -201,12 +201,11 @@ def _tables_by_name(angles: Tensor, table_format: TableFormat) -> Values:
 def _example_shapes(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tuple[Values, Values]]:
     """Shapes of arrays without their channels, and arguments that are neither arrays nor tables."""
     arrays = [name for name in parameters if name in ARRAY_NAMES]
-    for shape in ((BATCH, HEADS, TOKENS), (BATCH, TOKENS, HEADS), (TOKENS, HEADS), (BATCH, HEADS, TOKENS + 2)):
-        more: Values = {"position_ids": torch.zeros(2)} if parameters.keys() >= {"x", "position_ids"} else {}
-        yield dict.fromkeys(arrays, shape), more
-        if "unsqueeze_dim" in parameters:
-            for axis in (1, 2):
-                yield dict.fromkeys(arrays, shape), {**more, "unsqueeze_dim": axis}
+    more: Values = {"position_ids": torch.zeros(2)} if parameters.keys() >= {"x", "position_ids"} else {}
+    axes: list[Values] = [{"unsqueeze_dim": axis} for axis in (1, 2) if "unsqueeze_dim" in parameters]
+    shapes = (BATCH, HEADS, TOKENS), (BATCH, TOKENS, HEADS), (TOKENS, HEADS), (BATCH, HEADS, TOKENS + 2)
+    for shape, axis in product(shapes, [{}, *axes]):
+        yield dict.fromkeys(arrays, shape), more | axis
     if arrays == ["q", "k"]:
         if parameters["k"].default is None:
             yield {"q": (BATCH, HEADS, TOKENS)}, {}

@@ -6,9 +6,9 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from itertools import product, takewhile
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -235,8 +235,9 @@ def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> Rot
 def pairs_of(config: PreTrainedConfig) -> list[RotaryAttention]:
     """The pairs of the first model of a config that has any; without one, those of its classes alone."""
     problems = []
-    modules = _modules(config)
-    for cls in _model_classes(config, modules):
+    classes = _classes(config)
+    models = [cls for cls in classes if _takes(cls, config)]
+    for cls in dict.fromkeys((*_auto_classes(config), *models)):  # that of `AutoModel` first
         try:
             with torch.device("meta"), initialization.no_init_weights():
                 model = cls(config).eval()
@@ -247,23 +248,22 @@ def pairs_of(config: PreTrainedConfig) -> list[RotaryAttention]:
             continue
         if found:
             return found
-    found = list(_pairs_of_classes(config, modules))
+    found = list(_pairs_of_classes(config, classes))
     if not found:
         raise ValueError(problems[0] if problems else f"transformers has no model for {type(config).__name__} alone")
     return found
 
 
-def _modules(config: PreTrainedConfig) -> list[ModuleType]:
+def _classes(config: PreTrainedConfig) -> list[type[Module]]:
+    """The classes of modules in the files of models that take this config."""
     name = type(config).__module__
     names = [each.__module__ for each in _auto_classes(config)]
     names += [name.replace(".configuration_", ".modeling_"), name]
-    modules = []
+    found = []
     for each in dict.fromkeys(names):
-        try:
-            modules.append(importlib.import_module(each))
-        except ImportError:
-            continue
-    return modules
+        with suppress(ImportError):
+            found += vars(importlib.import_module(each)).values()
+    return [each for each in found if inspect.isclass(each) and issubclass(each, Module)]
 
 
 def _auto_classes(config: PreTrainedConfig) -> tuple[type[PreTrainedModel], ...]:
@@ -274,17 +274,11 @@ def _auto_classes(config: PreTrainedConfig) -> tuple[type[PreTrainedModel], ...]
     return tuple(filter(None, found if isinstance(found, tuple) else (found,)))
 
 
-def _model_classes(config: PreTrainedConfig, modules: list[ModuleType]) -> list[type[PreTrainedModel]]:
-    """The classes of models that take this config: that of `AutoModel`, then others of the same files."""
-    others = [each for module in modules for each in vars(module).values() if _takes(each, config)]
-    return list(dict.fromkeys((*_auto_classes(config), *others)))
-
-
-def _pairs_of_classes(config: PreTrainedConfig, modules: list[ModuleType]) -> Iterator[RotaryAttention]:
+def _pairs_of_classes(config: PreTrainedConfig, classes: list[type[Module]]) -> Iterator[RotaryAttention]:
     """Pairs of classes that take this config, of a model that cannot be created."""
-    classes = [each for module in modules for each in vars(module).values() if _is_module(each)]
-    attentions = [each for each in classes if not is_rotary_class(each) and calls_apply_function(each)]
-    rotaries = [each for each in classes if is_rotary_class(each)]
+    parts = [each for each in classes if not issubclass(each, PreTrainedModel)]
+    attentions = [each for each in parts if not is_rotary_class(each) and calls_apply_function(each)]
+    rotaries = [each for each in parts if is_rotary_class(each)]
     types = list(getattr(config, "layer_types", None) or [None])
     layers = [types.index(each) for each in dict.fromkeys(types)]  # the first of each type
     for attention, rotary, layer in product(_annotated(attentions, config), _annotated(rotaries, config), layers):
@@ -294,10 +288,6 @@ def _pairs_of_classes(config: PreTrainedConfig, modules: list[ModuleType]) -> It
                 yield RotaryAttention(made[0], rotary.__name__, made[1])
         except Exception:  # classes of other parts need other arguments
             continue
-
-
-def _is_module(cls: object) -> bool:
-    return inspect.isclass(cls) and issubclass(cls, Module) and not issubclass(cls, PreTrainedModel)
 
 
 def _annotated(classes: Sequence[type], config: PreTrainedConfig) -> Sequence[type]:
@@ -312,10 +302,9 @@ def _created(cls: type[Module], config: PreTrainedConfig, layer: int) -> Module:
     return cls(config, **{name: layer for name in names if name in ("layer_idx", "layer_id", "layer_number")}).eval()
 
 
-def _takes(cls: object, config: PreTrainedConfig) -> bool:
-    if not (inspect.isclass(cls) and issubclass(cls, PreTrainedModel)):
-        return False
-    return cls.config_class is type(config) and not cls.__name__.endswith("PreTrainedModel")
+def _takes(cls: type[Module], config: PreTrainedConfig) -> bool:
+    is_of_config = issubclass(cls, PreTrainedModel) and cls.config_class is type(config)
+    return is_of_config and not cls.__name__.endswith("PreTrainedModel")
 
 
 def _pairs(model: Module, config: PreTrainedConfig) -> Iterator[RotaryAttention]:

@@ -215,7 +215,7 @@ def test_what_is_tried_in_turn(monkeypatch):
 
 def test_the_classes_of_models_that_take_a_config(monkeypatch):
     config, one, other = transformers.LlamaConfig(), modeling_llama.LlamaModel, modeling_llama.LlamaForCausalLM
-    others = 3, AcmeModel, modeling_llama.LlamaPreTrainedModel, modeling_llama.LlamaAttention
+    others = AcmeModel, modeling_llama.LlamaPreTrainedModel, modeling_llama.LlamaAttention
     assert [each for each in (*others, one) if reading_models._takes(each, config)] == [one]
     assert reading_models._takes(AcmeModel, AcmeConfig())
     for found, classes in ((one, (one,)), ((one, other), (one, other)), ((one, None), (one,)), ((), ())):
