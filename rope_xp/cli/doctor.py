@@ -13,17 +13,10 @@ import numpy as np
 import rope_xp
 from rope_xp import kernels
 from rope_xp.arrays import libraries
+from rope_xp.cli.options import LIBRARIES
 from rope_xp.reports import Report, Section, Table
 
 PACKAGES = ("numpy", "array-api-compat", "numba", "torch", "triton", "jax", "jaxlib", "flax", "transformers", "cupy")
-# The function that makes an array of a library.
-LIBRARIES = {
-    "numpy": "numpy.asarray",
-    "torch": "torch.asarray",
-    "jax": "jax.numpy.asarray",
-    "cupy": "cupy.asarray",
-    "mlx": "mlx.core.array",
-}
 ROPE = rope_xp.RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
 POSITIONS = 2 ** np.arange(25) - 1
 # Of the largest input: two products with tables that are within 2e-7, and three roundings to float32.
@@ -72,15 +65,14 @@ def diagnose() -> Diagnosis:
 
 
 def _library(name: str) -> Iterator[Library]:
-    module, _, function = LIBRARIES[name].rpartition(".")
     if importlib.util.find_spec(name) is None:
         return
     try:
-        imported = importlib.import_module(module)
+        imported = importlib.import_module(LIBRARIES[name])
     except Exception as error:  # an installation may be broken in any way
         yield Library(name, "-", "-", f"cannot be imported: {_first_line(error)}")
         return
-    make = getattr(imported, function)
+    make = getattr(imported, "asarray", None) or imported.array  # MLX has the second alone
     yield _tested(name, "default device" if name == "jax" else "cpu", make)
     if name == "torch" and imported.cuda.is_available():
         yield _tested(name, "cuda", partial(make, device="cuda"))

@@ -251,8 +251,8 @@ def test_doctor_tests_every_library(run, monkeypatch):
 def test_doctor_tests_torch_on_a_gpu_if_there_is_one(monkeypatch, has_gpu):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    monkeypatch.setitem(doctor.LIBRARIES, "torch", "torch.array")
-    monkeypatch.setattr(torch, "array", lambda x, device="cpu": torch.asarray(x), raising=False)  # on no GPU
+    asarray = torch.asarray
+    monkeypatch.setattr(torch, "asarray", lambda x, device="cpu", **options: asarray(x, **options))  # on no GPU
     found = [(each.name, each.device, each.result) for each in doctor.diagnose().libraries if each.name == "torch"]
     assert found == [("torch", device, "right") for device in ("cpu", "cuda")[: 1 + has_gpu]]
 
@@ -261,10 +261,10 @@ def test_doctor_says_what_fails(monkeypatch, tmp_path):
     """Libraries whose import fails, without or with a message of several lines, and one whose arrays fail."""
     monkeypatch.syspath_prepend(tmp_path)
     texts = {"broken": "raise OSError", "damaged": "raise ImportError('first\\nsecond')"}
-    texts["array"] = "def make(x): return 1/0"
+    texts["array"] = "def array(x): return 1/0"
     for name, text in texts.items():
         (tmp_path / f"a_{name}.py").write_text(text)
-    monkeypatch.setattr(doctor, "LIBRARIES", {f"a_{name}": f"a_{name}.make" for name in (*texts, "missing")})
+    monkeypatch.setattr(doctor, "LIBRARIES", {f"a_{name}": f"a_{name}" for name in (*texts, "missing")})
     monkeypatch.setattr(doctor, "PACKAGES", ("a-missing-one", "numpy", "another-missing-one", "click"))
     assert [*doctor.diagnose().versions] == ["rope_xp", "python", "machine", "numpy", "click"]
     assert doctor.diagnose().warnings[-1] == "a_array on cpu: fails: ZeroDivisionError: division by zero"
