@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from compare import assert_positions
 from libraries import LIBRARIES
-from samples import embedding
 
 import rope_xp.positions.grids
 from rope_xp.positions import augment, grid, join, normalized
@@ -22,18 +21,6 @@ def cells(*lines):
     """All combinations, the last fastest."""
     columns = [[line[i] for line, i in zip(lines, cell)] for cell in np.ndindex(*map(len, lines))]
     return np.asarray(columns).reshape(-1, len(lines)).T
-
-
-def test_an_axis_ends_at_its_last_position(xp):
-    for size, truth in {1: [2.0], 2: [2.0, 5.0], 3: [2.0, 3.5, 5.0]}.items():
-        assert_positions(xp, grid(size, start=2.0, last=5.0, like=xp.like()), [truth])
-
-
-def test_joined_tokens_are_not_rotated(xp):
-    x, where = xp.random(5, 6), join(1, grid(3, start=1, like=xp.like()), 1)[0, :]
-    moved, x = xp.numpy(embedding(head_dim=6)(x, positions=where, seq_dim=0)), xp.numpy(x)
-    np.testing.assert_array_equal(moved[[0, -1]], x[[0, -1]])
-    assert (moved[1:-1] != x[1:-1]).all()
 
 
 def sources(xp):

@@ -2,13 +2,11 @@
 
 # pyright: reportMissingImports=false
 
-import json
-import struct
-
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from sentences import write_files
 from tiny_models.models import FAMILIES, build
 from transformers import AutoConfig, LlamaForCausalLM
 
@@ -78,9 +76,6 @@ def test_shapes_of_real_size_agree_with_their_config(tmp_path, model_type):
     for name, tensor in model.state_dict().items():
         begin, end = end, end + 2 * tensor.numel()
         header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    with open(tmp_path / "model.safetensors", "wb") as file:  # the tensors are a hole in the file
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.truncate(8 + len(text) + end)
+    write_files(tmp_path, {"model.safetensors": {"header": header, "size": end}})  # whose tensors are a hole
     config.save_pretrained(tmp_path)
     assert not [each for each in identify_checkpoint(tmp_path).warnings if " rows" in each or " columns" in each]
