@@ -108,23 +108,6 @@ OTHER_EDITS = (
 )
 
 
-@for_each("name", MODELS)
-def test_an_edit_raises_and_changes_nothing(name):
-    model, inputs, theirs = made(name)
-    before = tensors_of(held := rotary_of(model))
-    right = logits(patch(model), inputs)
-    for edit, front in product(EDITS + OTHER_EDITS, MODELS[name]):
-        with pytest.raises(AttributeError, match=NO_EDIT):
-            edit(rotary_of(model), front)
-        assert same(tensors_of(held), before)
-    own = rotary_of(model)  # attributes of a user's own stay possible
-    own.note = 1
-    own.register_parameter("own", None)
-    del own.note, own.own
-    assert torch.equal(logits(model, inputs), right)
-    assert torch.equal(logits(unpatch(model), inputs), theirs) and same(tensors_of(held), before)
-
-
 def test_attributes_are_read_and_what_they_hold_stays():
     model = build(FAMILIES["Gemma3"])
     kinds = list(rotary_of(model).layer_types)
@@ -135,7 +118,9 @@ def test_attributes_are_read_and_what_they_hold_stays():
     with pytest.raises(TypeError, match="'tuple' object does not support item assignment"):
         module.layer_types[0] = "full_attention"
     module.note = "of a program's own"
+    module.register_parameter("own", None)
     assert module.note and not hasattr(module, "full_attention_inv_freq")
+    del module.note, module.own
 
 
 @for_each("name", ["GPTJ", "CodeGen"])
@@ -405,7 +390,7 @@ def test_steps_in_any_order(name, steps):
         assert ours.state_dict().keys() == theirs.state_dict().keys()
         bare = copy.deepcopy(ours).to("meta")
         if is_patched(ours):
-            for edit, front in product(EDITS, MODELS[name]):
+            for edit, front in product(EDITS + OTHER_EDITS, MODELS[name]):
                 refused(AttributeError, NO_EDIT, edit, rotary_of(ours), front)
             assert logits(ours, inputs).dtype == theirs.dtype  # which 16 bits are not close enough for
             one, other = (copy.deepcopy(model).double() for model in (ours, theirs))
