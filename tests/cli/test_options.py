@@ -29,39 +29,35 @@ NOT_REACHED = (
     "reports.py",
 )
 SCALINGS = [name for name in vars(frequencies) if name.endswith("Scaling")]
-# The functions of the library whose errors each command can show, by the names that errors have.
-EXPLAINED = {"from_config": rope_xp.from_config, "RotaryEmbedding": RotaryEmbedding}
-EXPLAINED |= {name: vars(frequencies)[name] for name in SCALINGS}
-IDENTIFIED = {"identify": rope_xp.identify, "identify_checkpoint": rope_xp.identify_checkpoint}
-DRAWN = {draw.__name__: draw for draw in (plot.save, *plot.PICTURES.values())}
+# Functions of the library by the names that errors have, and where their errors come from, apart from checks that all
+# functions share.
+FUNCTIONS = {
+    "from_config": (rope_xp.from_config, "configs"),
+    "RotaryEmbedding": (RotaryEmbedding, "embedding.py"),
+    "RotaryEmbedding.explain": (RotaryEmbedding.explain, "explanation.py"),
+    "RotaryEmbedding.extend": (RotaryEmbedding.extend, "extension.py"),
+    "RotaryEmbedding.to_config": (RotaryEmbedding.to_config, "writers"),
+    "compare": (rope_xp.compare, "comparison"),
+    "identify": (rope_xp.identify, "identification"),
+    "identify_checkpoint": (rope_xp.identify_checkpoint, "checkpoints"),
+}
+FUNCTIONS |= {name: (vars(frequencies)[name], "frequencies") for name in SCALINGS}
+DRAWN = {draw.__name__: (draw, "plot.py") for draw in (plot.save, *plot.PICTURES.values())}
+FUNCTIONS |= DRAWN
+EXPLAINED = ("from_config", "RotaryEmbedding", *SCALINGS)
+# Those whose errors each command can show.
 REACHED = {
-    "explain": {**EXPLAINED, "RotaryEmbedding.explain": RotaryEmbedding.explain},
-    "compare": {**EXPLAINED, **IDENTIFIED, "compare": rope_xp.compare},
-    "identify": IDENTIFIED,
-    "extend": {
-        **EXPLAINED,
-        "RotaryEmbedding.explain": RotaryEmbedding.explain,
-        "RotaryEmbedding.extend": RotaryEmbedding.extend,
-        "RotaryEmbedding.to_config": RotaryEmbedding.to_config,
-    },
-    "convert": {**EXPLAINED, "RotaryEmbedding.to_config": RotaryEmbedding.to_config},
-    "plot": {**EXPLAINED, **DRAWN},
+    "explain": (*EXPLAINED, "RotaryEmbedding.explain"),
+    "compare": (*EXPLAINED, "identify", "identify_checkpoint", "compare"),
+    "identify": ("identify", "identify_checkpoint"),
+    "extend": (*EXPLAINED, "RotaryEmbedding.explain", "RotaryEmbedding.extend", "RotaryEmbedding.to_config"),
+    "convert": (*EXPLAINED, "RotaryEmbedding.to_config"),
+    "plot": (*EXPLAINED, *DRAWN),
 }
 # Options of other programs, which errors about their settings may name.
 OF_OTHERS = {*KNOWN, "--version", "--to"}
 # Functions in Python that an error advises, with arguments of their own.
 ADVISED = r"permute_projection\(to=|compat='transformers'"
-
-
-def module_of(who):
-    """Where the errors of a function come from, apart from checks that all functions share."""
-    modules = {
-        "from_config": "configs", "RotaryEmbedding": "embedding.py", "RotaryEmbedding.explain": "explanation.py",
-        "RotaryEmbedding.extend": "extension.py",
-        "RotaryEmbedding.to_config": "writers", "compare": "comparison", "identify": "identification",
-        "identify_checkpoint": "checkpoints",
-    }  # fmt: skip
-    return "plot.py" if who in DRAWN else "frequencies" if who in SCALINGS else modules[who]
 
 
 def texts_of(file):
@@ -96,11 +92,12 @@ def arguments_of(function, command):
     return [*names, "short_factor", "long_factor"] if function is RotaryEmbedding.extend else names
 
 
-def errors_of(who, function, command):
+def errors_of(who, command):
     """Every error that a function may raise, with its name and with each of its arguments where a check names one."""
+    function, module = FUNCTIONS[who]
     for path, texts in TEXTS.items():
         parts = Path(path).parts
-        is_own = module_of(who) in parts and not (who == "from_config" and "writers" in parts)
+        is_own = module in parts and not (who == "from_config" and "writers" in parts)
         if not is_own and not {"checks.py", "spectrum.py", "layouts.py"} & {*parts}:
             continue
         for text in texts:
@@ -114,11 +111,11 @@ CASES = [(command, who) for command, functions in REACHED.items() for who in fun
 
 @pytest.mark.parametrize(("command", "who"), CASES)
 def test_errors_name_the_options_of_the_command_and_no_argument(command, who):
-    function, flags = REACHED[command][who], app.commands[command].params
+    function, flags = FUNCTIONS[who][0], app.commands[command].params
     options = {flag for each in flags if isinstance(each, click.Option) for flag in each.opts + each.secondary_opts}
     of_values = {each.name for each in flags if isinstance(each, click.Option)}
     wrong, seen = [], 0
-    for error in errors_of(who, function, command):
+    for error in errors_of(who, command):
         text = in_options(error, app.commands[command])
         seen += 1
         named = {flag for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", text) if flag not in OF_OTHERS}
