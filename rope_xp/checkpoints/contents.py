@@ -173,7 +173,7 @@ def _of_index(path: Path) -> Contents:
     else:
         warnings = (f"{lost} of the {len(by_name)} tensors that {path.name} names are in no file.",) if lost else ()
     names: dict[str, Tensor | None] = dict.fromkeys(by_name)
-    return found._replace(path=path, tensors={**names, **found.tensors}, warnings=warnings, complete=True)
+    return found._replace(tensors={**names, **found.tensors}, warnings=warnings, complete=True)
 
 
 def _of_shards(files: list[Path], index: Path | None = None) -> Contents:

@@ -321,7 +321,7 @@ ARGUMENTS = {
     "RotaryEmbedding.to_config": ("target", "architecture", "engine_version", "layer_type", "layout", "seq_len"),
     "save": ("output", "kind", "context", "dark"),
     "phase_error": ("context",),
-    **dict.fromkeys(("wavelengths", "scaling", "decay", "scores", "sections", "pair"), ("context",)),
+    "wavelengths": ("context",),
 }
 # Advice in Python, and the same in options.
 ADVICE = (
