@@ -197,9 +197,10 @@ axis_of_grid = st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(-70_0
     axes=st.lists(axis_of_grid, min_size=1, max_size=3),
     kind=st.sampled_from([None, list, np.asarray, "array"]),
     real=st.sampled_from([0, 0.5, 1 / 3]),
+    share=st.sampled_from([1, 1, 0.5]),
     data=st.data(),
 )
-def test_grids(xp, axes, kind, real, data):
+def test_grids(xp, axes, kind, real, share, data):
     """Block by block, and row by row within a block; real if one axis is. Coordinates are sizes, or any numbers."""
     blocks, counts, starts, steps = zip(*axes)
     sizes = [block * count for block, count in zip(blocks, counts)]
@@ -212,11 +213,12 @@ def test_grids(xp, axes, kind, real, data):
     ]
     rows = data.draw(st.none() | st.lists(st.integers(0, len(axes) - 1), min_size=1, max_size=4))
     starts = [start + real * (axis == (rows or [0])[0]) for axis, start in enumerate(starts)]
+    steps = [share * step for step in steps]
     wanted = [
         [starts[axis] + steps[axis] * coordinates[axis][cell[axis]] for cell in cells]
         for axis in (range(len(axes)) if rows is None else rows)
     ]
-    is_real = bool(real) or scale != 1
+    is_real = bool(real) or scale != 1 or share != 1
     wanted = np.asarray(wanted, float if is_real else int).reshape(len(wanted), len(cells))
     options = {
         name: each[0] if len(set(each)) == 1 and data.draw(st.booleans()) else each
