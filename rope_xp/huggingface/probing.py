@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from itertools import product
-from typing import Any, NamedTuple, NoReturn, Self, TypeGuard
+from typing import Any, NamedTuple, NoReturn, Self, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor
@@ -70,12 +70,12 @@ class NotReached(ValueError):
     """An attention did not call an apply function: its layer may be one without rotation."""
 
 
-class _Reached(Exception):
-    """An apply function was called."""
+# A function with the arguments and the named arguments that it was called with.
+Call: TypeAlias = tuple[Function, tuple[Any, ...], Values]
 
-    def __init__(self, function: Function, args: tuple[Any, ...], kwargs: Values):
-        super().__init__()
-        self.function, self.args_given, self.kwargs_given = function, args, kwargs
+
+class _Reached(Exception):
+    """An apply function was called. `args` is the `Call`."""
 
 
 class _KeepTables(TorchFunctionMode):
@@ -161,10 +161,10 @@ class AttentionRotation:
 
     def _every_axis_matters(self, position_format: PositionFormat) -> bool:
         rows = torch.zeros(position_format.axes, TOKENS, dtype=torch.int64)
-        reached = self._reached(self._tables(rows, position_format), TOKENS)
-        arrays = [each for each in (*reached.args_given, *reached.kwargs_given.values()) if _is_meta(each)]
+        function, args, kwargs = self._reached(self._tables(rows, position_format), TOKENS)
+        arrays = [each for each in (*args, *kwargs.values()) if _is_meta(each)]
         queries, self._token_axes = arrays[0], [_axis_of_tokens(each) for each in arrays]
-        self.name = getattr(reached.function, "__name__", type(reached.function).__name__)
+        self.name = getattr(function, "__name__", type(function).__name__)
         self.width, self.head_width = queries.shape[-1], _head_width(self.attention, queries)
         x = torch.ones(TOKENS, self.width)
         for axis in range(position_format.axes):
@@ -186,12 +186,12 @@ class AttentionRotation:
         tables = rotary(*given)
         return tables if isinstance(tables, Tensor) else _Tables(tables, self.layer_type), positions
 
-    def _reached(self, given: tuple[_Tables | Tensor, Tensor], tokens: int) -> _Reached:
+    def _reached(self, given: tuple[_Tables | Tensor, Tensor], tokens: int) -> Call:
         try:
             with _KeepTables():
                 self._forward(self.attention, **self._arguments(*given, tokens))
         except _Reached as reached:
-            return reached
+            return reached.args
         raise NotReached(f"{type(self.attention).__name__} calls no apply function")
 
     def _arguments(self, tables: _Tables | Tensor, positions: Tensor, tokens: int) -> Values:
@@ -216,8 +216,7 @@ class AttentionRotation:
         if self.seq_len is not None:  # one more token, which the rule sees
             x = torch.cat((x, x[:1]))
             rows = torch.cat((rows, torch.full((len(rows), 1), self.seq_len - 1)), 1)
-        reached = self._reached(self._tables(rows, position_format), len(x))
-
+        function, args, kwargs = self._reached(self._tables(rows, position_format), len(x))
         axes = iter(self._token_axes)
 
         def filled(value: object) -> object:
@@ -227,9 +226,7 @@ class AttentionRotation:
             shape[-1], shape[next(axes)] = x.shape[1], len(x)
             return x.reshape(shape).clone()
 
-        args = [filled(each) for each in reached.args_given]
-        kwargs = {name: filled(each) for name, each in reached.kwargs_given.items()}
-        result = reached.function(*args, **kwargs)
+        result = function(*map(filled, args), **{name: filled(each) for name, each in kwargs.items()})
         results = [each for each in (result if isinstance(result, (tuple, list)) else (result,)) if each is not None]
         first, *others = [each.reshape(x.shape) for each in results]
         if not all(torch.allclose(each, first, rtol=0.0, atol=ROUNDING * float(x.abs().max())) for each in others):

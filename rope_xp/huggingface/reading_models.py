@@ -196,7 +196,7 @@ def _of_layers(
             problems[f"{type(pair.attention).__name__}: {error}"] = None
             failures[kind] += 1 if isinstance(error, NotReached) else MAX_FAILURES
             continue
-        values[kind] = _value(rotation, type(pair.rotary).__name__, seq_len)
+        values[kind] = _value(rotation)
     if not values:
         raise wrong(_NoLayers, f"an attention must apply the tables of a rotary module; got {'; '.join(problems)}")
     if len(different := list(dict.fromkeys(values.values()))) > 1:
@@ -217,15 +217,16 @@ def _of_type(pairs: list[RotaryAttention], config: PreTrainedConfig, label: str 
     return [pair for pair in pairs if label is None or type_of(pair.attention) == label] or pairs
 
 
-def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> RotaryEmbedding:
+def _value(rotation: AttentionRotation) -> RotaryEmbedding:
     def fn(x: Tensor, positions: Tensor) -> Tensor:
         return rotation(x, positions.reshape(rotation.format.axes, -1))
 
     probe = Probe(fn, rotation.width, shape="seq dim", like=torch.zeros(()), axes=rotation.format.axes)
-    found = identification_of(probe, LONGEST if seq_len is None else max(seq_len, 8))
+    found = identification_of(probe, LONGEST if rotation.seq_len is None else max(rotation.seq_len, 8))
     if found.rope is None or found.offset:
         unexplained = f"a function that no value explains. {' '.join(found.reasons)}"
         got = unexplained if found.rope is None else f"angles of position + {found.offset:g}, which no value has"
+        rotary = type(rotation.pair.rotary).__name__
         raise wrong_value(f"{rotation.name} with the tables of {rotary} must be a rotary embedding; got {got}")
     if rotation.head_width == rotation.width:
         return found.rope
