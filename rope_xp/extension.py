@@ -21,7 +21,7 @@ from rope_xp.frequencies import (
 )
 from rope_xp.provenance import STAYS, Provenance, with_provenance
 from rope_xp.reports import Report, Section, Table
-from rope_xp.spectrum import lengths_of
+from rope_xp.spectrum import lengths_of, whole
 from rope_xp.types import Embedding, Values
 
 CHEN = "Chen et al. (2023), Positional Interpolation, arXiv:2306.15595"
@@ -115,10 +115,14 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
         # Of rules without an original length, engines multiply the stated one by the factor.
         is_short = stated < to and hasattr(rope.scaling, "original_max_position_embeddings")
         more = f", and set max_position_embeddings (context_length of a GGUF file), now {stated}, to it" * is_short
+        by_config = f"vLLM --max-model-len {to}, SGLang --context-length {to}, "
+        if isinstance(rope.scaling, DynamicNTKScaling):
+            most = whole(rope.scaling.factor * rope.scaling.max_position_embeddings)
+            if to > most:
+                by_config, more = "", f"; vLLM and SGLang accept at most {most}, factor * max_position_embeddings"
         raise wrong_value(
             f"to must be greater than {which}, {longest}; got {to}, which needs no extension: give the engine this "
-            f"length (vLLM --max-model-len {to}, SGLang --context-length {to}, lmdeploy --session-len {to}, "
-            f"llama.cpp -c {to}){more}"
+            f"length ({by_config}lmdeploy --session-len {to}, llama.cpp -c {to}){more}"
         )
     return trained, to
 
@@ -317,13 +321,13 @@ class Choices(Report):
     recommendation: Recommendation
 
     def sections(self) -> list[Section]:
+        title = f"Recommendation from {self.trained:,} to {self.to:,} tokens, a factor of {self.factor:g}"
+        advice = [Section("Warnings", self.warnings), Section(title, Table((), _advice(self)))]
+        if self.recommendation.windowed == THESE_LAYERS:
+            return advice
         header = ("rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention")
         return [
-            Section("Warnings", self.warnings),
-            Section(
-                f"Recommendation from {self.trained:,} to {self.to:,} tokens, a factor of {self.factor:g}",
-                Table((), _advice(self)),
-            ),
+            *advice,
             Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
             Section(
                 "",

@@ -256,8 +256,7 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
     elif target in ("transformers", "transformers4"):
         _note(f'note: set "max_position_embeddings" to {to} in config.json, too')
     if target == "transformers":
-        # Layers of no type have a number in its place, which is no key.
-        inside = f', in its object "{kind}"' if (kind := extended._provenance.layer_type.partition("layer ")[0]) else ""
+        inside = f', in its object "{kind}"' if (kind := extended._provenance.layer_type) else ""
         _note(f'note: in config.json, these keys belong in "rope_parameters"{inside}')
 
 

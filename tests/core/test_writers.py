@@ -72,9 +72,11 @@ def named(golden):
 def prepared(rope, target):
     """The value of the target's checkpoints, whose projections may be permuted; and the architecture of a GGUF file.
 
-    It is not that of a type of layers, as programs have no settings for one of several types.
+    It is not that of a type of layers, as programs have no settings for one of several types, and its base has the name
+    that most configs have.
     """
-    rope = with_provenance(rope, replace(rope._provenance, layer_type=""))
+    usual = replace(rope._provenance, layer_type="", layer=None, base_key="rope_theta")
+    rope = with_provenance(rope, usual)
     if target == "meta":
         return rope if rope.blocks > 1 else rope.replace(layout=INTERLEAVED), {}
     if target in ("mlx", "vllm"):  # without a model type: test_mlx_classes.py has what each reads

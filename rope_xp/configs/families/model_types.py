@@ -558,7 +558,7 @@ OTHER_AXES = {
     "sam3_tracker_video edgetam_video": ("width", "height"),
     "hunyuan_vl_text": ("token", "width", "height", "image"),
     "musicflamingo": ("window", "time"),
-    "dinov3_vit sapiens2 eomt_dinov3": ("height", "width"),
+    "dinov3_vit sapiens2 eomt_dinov3": ("height from -1 to 1", "width from -1 to 1"),
 }
 OTHER_AXES_OF = {model_type: names for model_types, names in OTHER_AXES.items() for model_type in model_types.split()}
 

@@ -50,16 +50,6 @@ rwkv6 rwkv6qwen2 rwkv7 starcoder t5 t5encoder wavtokenizer-dec
 
 # Latent attention: the rotated channels are a separate part of the head.
 LATENT = ("deepseek2", "deepseek32", "glm-dsa", "minicpm3", "mistral4", "plm")
-# Families with latent attention that have no architecture below.
-OTHER_LATENT = (
-    "axk1",
-    "axk2",
-    "bailing_hybrid",
-    "dots3_note_text",
-    "hy_v4",
-    "longcat_flash",
-    "mistral_large4_text",
-)
 # What `rope.scaling.yarn_log_multiplier` is divided by, so that it is DeepSeek's `mscale_all_dim`.
 LOG_MULTIPLIERS = {"deepseek2": 0.1, "deepseek32": 0.1, "mistral4": 0.1, "mistral3": 1.0}
 # Latent attention that multiplies its softmax scale, as DeepSeek does.
@@ -145,9 +135,27 @@ ARCHITECTURE_OF = {name: name for name in SAME_NAME.split()} | {
     family: name for name, families in OTHER_NAME.items() for family in families.split()
 }
 
+# Families whose architecture has layers that differ, so that no file is written for them.
+LAYERS_DIFFER = {
+    "exaone_moe": "exaone-moe",
+    "gemma3_text": "gemma3",
+    "gemma3n_text": "gemma3n",
+    "gemma4_text": "gemma4",
+    "mimo_v2_flash": "mimo2",
+    "modernbert": "modern-bert",
+    "plamo3": "plamo3",
+    "step3p5": "step35",
+}
 
-def is_latent(model_type: str) -> bool:
-    return ARCHITECTURE_OF.get(model_type) in LATENT or model_type in OTHER_LATENT
+
+def of_differing_layers(model_type: str) -> str:
+    """A sentence about a family of `LAYERS_DIFFER`; empty for others."""
+    if model_type not in LAYERS_DIFFER:
+        return ""
+    return (
+        f"llama.cpp has model type {model_type!r} as architecture {LAYERS_DIFFER[model_type]!r}, whose layers differ; "
+        "what it reads for each of them is not known here"
+    )
 
 
 _LAYOUTS = {

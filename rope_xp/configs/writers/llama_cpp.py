@@ -101,7 +101,8 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
         if key not in flags:
             words += _override(file, key, value)
     if file.name is None and (model_type := rope._provenance.model_type):
-        engines.warn(f"the architecture of model type {model_type!r} in {TARGET}, if any, is not known")
+        unknown = f"the architecture of model type {model_type!r} in {TARGET}, if any, is not known"
+        engines.warn(gguf.of_differing_layers(model_type) or unknown)
     return words if options.length is None else words + _of_length(file, options.length, "yarn" in words)
 
 
@@ -289,7 +290,7 @@ def _plain(file: File) -> Values:
 def _require_known_latent(file: File, rope: Embedding, rule: Scaling | None) -> None:
     """What llama.cpp multiplies the softmax scale of latent attention by depends on the architecture."""
     family = rope._provenance.model_type
-    if file.name is None and rule is not None and family in gguf.OTHER_LATENT:
+    if file.name is None and rule is not None and rope._provenance.is_latent:
         raise wrong_value(
             f"architecture must be given for {rule.describe()} and the latent attention of {family}, whose "
             f"softmax scale {TARGET} multiplies by architecture; got None"

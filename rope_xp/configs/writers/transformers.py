@@ -74,7 +74,7 @@ def flat_keys(rope: Embedding, reads: "Reads") -> Values:
     outside = _of_length(rope, rule)
     if reads.known is None:
         fraction = {FRACTION: block[FRACTION]} if FRACTION in block else {}
-        return {"rope_theta": rope.base, **fraction, **outside, "rope_scaling": _or_none(rule)}
+        return {rope._provenance.base_key: rope.base, **fraction, **outside, "rope_scaling": _or_none(rule)}
     reads.require_rotation()
     interleave = {"rope_interleave": rope.layout != "half"} if "rope_interleave" in reads.known.keys else {}
     bases = BASES_OF_SLIDING if rope._provenance.layer_type == "sliding_attention" else BASES
