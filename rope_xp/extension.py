@@ -2,13 +2,12 @@
 
 from collections import Counter
 from dataclasses import dataclass, fields, replace
-from math import pi
 from typing import Any, NamedTuple, TypeGuard
 
 from rope_xp.arrays import checks
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import THESE_LAYERS, ScaledPair, unseen_from, windowed_layers
+from rope_xp.explanation import THESE_LAYERS, pairs_of, unseen_from, windowed_layers
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -376,8 +375,7 @@ def _number(divisor: float) -> str:
 
 
 def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
-    frequencies = unscaled(rope)._frequencies.sizes()
-    notes = []
+    before, notes = pairs_of(unscaled(rope)), []
     if rope.scaling is not None:
         notes.append(
             f"The embedding is scaled: {rope.scaling.describe()}. A rule replaces this scaling. It starts from the "
@@ -388,7 +386,7 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
                 f"The model multiplies its softmax scale by {rope.softmax_scale:.6g}, which follows from this scaling. "
                 f"Only {rope.scaling.rope_type} keeps such a factor."
             )
-    choices = tuple(_choice(rope, rule, trained, to, frequencies) for rule in METHODS)
+    choices = tuple(_choice(rope, rule, trained, to) for rule in METHODS)
     notes += [
         "longrope needs `short_factor` and `long_factor`, two lists that a search with the model finds."
         if "short_factor" in each.refusal
@@ -402,10 +400,10 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
         for each in choices
         if each.rule == "dynamic" and each.greatest_divisor
     ]
-    incomplete = sum(trained * w < 2 * pi for w in frequencies if w)
-    pairs, warnings = sum(map(bool, frequencies)), tuple(filter(None, [replaced_scaling(rope)]))
+    incomplete, rotated = len(unseen_from(before, trained)), [pair for pair in before if pair.frequency]
+    warnings = tuple(filter(None, [replaced_scaling(rope)]))
     advice = _recommendation(rope, choices, trained)
-    return Choices(trained, to, to / trained, pairs, incomplete, choices, tuple(notes), warnings, advice)
+    return Choices(trained, to, to / trained, len(rotated), incomplete, choices, tuple(notes), warnings, advice)
 
 
 def _recommendation(rope: Embedding, choices: tuple[Choice, ...], trained: int) -> Recommendation:
@@ -433,14 +431,13 @@ def _for_short_texts(rope: Embedding) -> Embedding:
     return rope.replace(scaling=replace(rope.scaling, seq_len=None)) if hasattr(rope.scaling, "seq_len") else rope
 
 
-def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:
+def _choice(rope: Embedding, rule: str, trained: int, to: int) -> Choice:
     texts = METHODS[rule][1:]
     try:
         result = extended(rope, rule, trained, to, {})
     except ValueError as error:
         return Choice(rule, *texts, refusal=str(error).partition(": ")[2])
-    scaled = result._frequencies.sizes()
-    pairs = [ScaledPair(number, after, before) for number, (after, before) in enumerate(zip(scaled, frequencies))]
+    pairs = pairs_of(result)
     # No rule of METHODS stops a pair.
     divisors = [pair.divisor for pair in pairs if pair.divisor is not None]
     treated = Counter(pair.treatment(to / trained) for pair in pairs)

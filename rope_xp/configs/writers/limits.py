@@ -106,8 +106,11 @@ def unsupported(rule: Scaling, target: str) -> ValueError:
     return wrong_value(f"scaling must be a rule that {target} has; got {rule.describe()}")
 
 
-def base_and_rule(rope: Any, target: str) -> tuple[float, Scaling | None]:
+def base_and_rule(rope: Any, target: str, *own: type[Scaling]) -> tuple[float, Scaling | None]:
+    """The base and the rule for a program that has no rule for a larger base, but those that are its `own`."""
     rule = rope.scaling
+    if isinstance(rule, own):
+        return rope.base, rule
     if isinstance(rule, DynamicNTKScaling):
         if rule.seq_len is None:
             raise wrong_value(

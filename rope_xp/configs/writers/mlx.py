@@ -108,7 +108,9 @@ class _Class:
         if reading.fixed.get("rotated") == 0.0:
             raise self.unread("rotate", "a class that does not")
         require_only(rope, f"a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))
-        base, rule = self.base_and_rule()
+        # MLX computes dynamic NTK for each length, as the rule does.
+        own = (DynamicNTKScaling, *([NTKScaling] if "ntk" in reading.rules else []))
+        base, rule = base_and_rule(rope, TARGET, *own)
         keys = (
             self.stated("base", base, {name: base for name in BASES})
             | self.stated(
@@ -138,13 +140,6 @@ class _Class:
             found = "does not" if usual is None else f"always has {usual}, not {value}"
             raise self.unread(f"read {next(iter(by_name))}", f"a class that {found}")
         return {}
-
-    def base_and_rule(self) -> tuple[float | None, Scaling | None]:
-        base, rule = self.rope.base, self.rope.scaling
-        by_alpha = isinstance(rule, NTKScaling) and "ntk" in self.reading.rules
-        if by_alpha or isinstance(rule, DynamicNTKScaling):  # MLX computes it for each length, as the rule does
-            return base, rule
-        return base_and_rule(self.rope, TARGET)
 
     def block(self, rule: Scaling | None) -> Values:
         """The block of the rule, and the keys outside that it needs."""

@@ -62,11 +62,10 @@ def transformers4_keys(rope: Embedding, options: Options) -> Values:
     """Keys of a config.json, as transformers 4 reads them."""
     table = _table(options.engine_version, 4)
     rope = _with_larger_base(rope, table)
-    return below(rope._provenance.path, flat_keys(rope, Reads(rope, table)))
+    return below(rope._provenance.path, _flat_keys(rope, Reads(rope, table)))
 
 
-def flat_keys(rope: Embedding, reads: "Reads") -> Values:
-    """The same, without the keys that lead to the part of a config."""
+def _flat_keys(rope: Embedding, reads: "Reads") -> Values:
     block = rope_parameters(rope)
     rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
     if block["rope_type"] == "proportional":
