@@ -43,6 +43,7 @@ from rope_xp.cli.options import (
 )
 from rope_xp.cli.settings import Settings
 from rope_xp.configs.every_layer import Group, groups_of
+from rope_xp.configs.reading import why_not_rotated
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, Options, Target
 from rope_xp.embedding import RotaryEmbedding, Rule
 from rope_xp.explanation import Explained, LayersExplained
@@ -103,9 +104,10 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
 def _groups(file: str, place: Place, may_lack: bool = False) -> list[Group]:
     """The layers of a file by their embeddings; an error if none has one, unless they `may_lack` it."""
     with about(file):
-        found = groups_of(config(file), **place)
-    if not may_lack and all(each.rope is None for each in found):
-        raise no_embedding(file)
+        given = config(file)
+        found = groups_of(given, **place)
+        if not may_lack and all(each.rope is None for each in found):
+            raise no_embedding(file, why_not_rotated(given, place["part"]))
     return found
 
 
@@ -219,9 +221,10 @@ def extend(
     """
     place, parameters = placed(given)
     with about(file):
-        rope = rope_xp.from_config(config(file), **place)
+        values = config(file)
+        rope = rope_xp.from_config(values, **place)
         if rope is None:
-            raise no_embedding(file)
+            raise no_embedding(file, why_not_rotated(values, place.get("part")))
         if rule is None:
             choices = rope.extend(to, trained_length=trained_length)
             flags = flags_of(click.get_current_context().command)

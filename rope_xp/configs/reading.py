@@ -400,6 +400,22 @@ def _add_remark_on_chunks(keys: Keys) -> None:
         )
 
 
+def why_not_rotated(config: object, part: str | None) -> str:
+    """What a config of transformers says instead of a rotation, such as ALiBi; empty if it says nothing."""
+    whole = mapping_of(config)
+    if format_of(whole) is not None:
+        return ""
+    mapping, model_type, _ = part_of(whole, part)
+    family = FAMILIES.get(model_type, Family())
+    if family.layers.only_if is None:
+        return ""
+    keys = Keys("the config", mapping, model_type)
+    translate_own_keys(keys, None)
+    key, wanted, *_ = family.layers.only_if
+    value = keys.read_or_assume(key, "", family.default(key))
+    return "" if value == wanted else f"{key} is {value!r}"
+
+
 def types_of_layers(whole: Config, part: str | None) -> tuple[list[str] | None, list[str]]:
     """The type of each layer, empty if it has none, or None if their number is unknown; and then the known types."""
     form = format_of(whole)

@@ -135,26 +135,16 @@ ARCHITECTURE_OF = {name: name for name in SAME_NAME.split()} | {
     family: name for name, families in OTHER_NAME.items() for family in families.split()
 }
 
-# Families whose architecture has layers that differ, so that no file is written for them.
-LAYERS_DIFFER = {
-    "exaone_moe": "exaone-moe",
-    "gemma3_text": "gemma3",
-    "gemma3n_text": "gemma3n",
-    "gemma4_text": "gemma4",
-    "mimo_v2_flash": "mimo2",
-    "modernbert": "modern-bert",
-    "plamo3": "plamo3",
-    "step3p5": "step35",
-}
+# Families that llama.cpp has, but whose layers differ, so that no file is written for them.
+LAYERS_DIFFER = "exaone_moe gemma3_text gemma3n_text gemma4_text mimo_v2_flash modernbert plamo3 step3p5"
 
 
 def of_differing_layers(model_type: str) -> str:
     """A sentence about a family of `LAYERS_DIFFER`; empty for others."""
-    if model_type not in LAYERS_DIFFER:
+    if model_type not in LAYERS_DIFFER.split():
         return ""
     return (
-        f"llama.cpp has model type {model_type!r} as architecture {LAYERS_DIFFER[model_type]!r}, whose layers differ; "
-        "what it reads for each of them is not known here"
+        f"the layers of model type {model_type!r} differ, and what llama.cpp reads for each of them is not known here"
     )
 
 
