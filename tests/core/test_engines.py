@@ -84,7 +84,7 @@ def test_keys_for_llama_cpp_are_read_by_the_architecture():
         (name, rule) for name in {*gguf.ARCHITECTURE_OF.values()} for rule in (None, LinearScaling(factor=2.0), YARN)
     ]:
         sections = Sections((22, 21, 21), order=gguf.AXES[name]) if name in gguf.AXES else None
-        layout = gguf.gguf_layout({"general.architecture": name})
+        layout = gguf.gguf_layout(name)
         rope = RotaryEmbedding(head_dim=128, layout=layout, base=70_000.0, scaling=rule, sections=sections)
         try:
             metadata = rope.to_config("gguf", architecture=name)

@@ -9,8 +9,6 @@ from math import log
 from typing import NamedTuple
 
 from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling
-from rope_xp.sections import Sections
-from rope_xp.types import Config
 
 # Keys of metadata, which follow the name of the architecture and a dot.
 BASE, BASE_OF_SLIDING = "rope.freq_base", "rope.freq_base_swa"
@@ -155,25 +153,18 @@ _LAYOUTS = {
 }
 
 
-def with_sections(architecture: str | None, sections: Sections | None = None) -> Config:
-    # The metadata by which `gguf_layout` and `order_of` decide.
-    return {"general.architecture": architecture, f"{architecture}.{SECTIONS}": sections and sections.sizes}
-
-
-def gguf_layout(metadata: Config) -> str | None:
-    """The layout that llama.cpp uses for a file with this metadata; None if it has none, or is not in the lists."""
-    architecture = metadata.get("general.architecture")
-    if architecture == "glm4" and metadata.get("glm4.rope.dimension_sections"):
+def gguf_layout(architecture: object, sections: object = None) -> str | None:
+    """The layout that llama.cpp uses for a file with these sections; None if it has none, or is not in the lists."""
+    if architecture == "glm4" and sections:
         return "half"  # the text part of GLM-4V has several position axes: MROPE
     return _LAYOUTS.get(architecture) if isinstance(architecture, str) else None
 
 
-def order_of(metadata: Config) -> str | None:
+def order_of(architecture: str, sections: Sequence[int] | None) -> str | None:
     """How llama.cpp assigns pairs to several position axes, as the order of `Sections`; None for one axis."""
-    architecture = metadata.get("general.architecture")
     if architecture in AXES_IF_SECTIONS:
-        return "chunked" if any(metadata.get(f"{architecture}.rope.dimension_sections") or ()) else None
-    return AXES.get(architecture) if isinstance(architecture, str) else None
+        return "chunked" if any(sections or ()) else None
+    return AXES.get(architecture)
 
 
 def tensors_of(rule: Scaling | None) -> tuple[str, ...]:

@@ -177,7 +177,7 @@ def _architecture(rope: Embedding, given: str | None) -> str | None:
     """The architecture that the caller names, or that of the GGUF file or the config's family; None if unknown."""
     if given is None:
         return rope._provenance.architecture or gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
-    if gguf.gguf_layout(gguf.with_sections(given)) is None:
+    if gguf.gguf_layout(given) is None:
         raise wrong_value(f"architecture must be one that {TARGET} rotates; got {given!r}")
     own = gguf.LAYERS.get(given)
     if given in gguf.UNKNOWN_LAYERS or (own is not None and own.sliding_base is not None):
@@ -187,7 +187,7 @@ def _architecture(rope: Embedding, given: str | None) -> str | None:
 
 def _widths(file: File, rope: Embedding, name: str) -> Values:
     require_only(rope, "a GGUF file")
-    layout = gguf.gguf_layout(gguf.with_sections(name, rope.sections))
+    layout = gguf.gguf_layout(name, rope.sections)
     call = f'to_config("gguf", architecture={name!r})'
     by = f"{TARGET}'s converter" if name in gguf.PERMUTED and rope.layout == "half" else ""
     require_pairing(rope, layout or "", f"GGUF files of {name!r}", call, by)
@@ -212,7 +212,8 @@ def _require_whole_head(file: File, rope: Embedding) -> None:
 
 
 def _sections(file: File, rope: Embedding, name: str) -> Values:
-    sections, order = rope.sections, gguf.order_of(gguf.with_sections(name, rope.sections))
+    sections = rope.sections
+    order = gguf.order_of(name, None if sections is None else sections.sizes)
     if sections is None and order is None:
         return {}
     found = None if sections is None else sections.order
