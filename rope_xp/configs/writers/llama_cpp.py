@@ -290,10 +290,10 @@ def _plain(file: File) -> Values:
 
 def _require_known_latent(file: File, rope: Embedding, rule: Scaling | None) -> None:
     """What llama.cpp multiplies the softmax scale of latent attention by depends on the architecture."""
-    family = rope._provenance.model_type
-    if file.name is None and rule is not None and rope._provenance.is_latent:
+    source = rope._provenance
+    if file.name is None and rule is not None and source.is_latent:
         raise wrong_value(
-            f"architecture must be given for {rule.describe()} and the latent attention of {family}, whose "
+            f"architecture must be given for {rule.describe()} and the latent attention of {source.model_type}, whose "
             f"softmax scale {TARGET} multiplies by architecture; got None"
         )
 
