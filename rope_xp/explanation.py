@@ -31,7 +31,8 @@ class Band(NamedTuple):
     wavelengths: Range | None  # in tokens; None if the pairs are not rotated
     unscaled_wavelengths: Range | None
     divisors: Range | None  # by how much the rule divides frequencies
-    # Whether each pair completes a turn within the trained length, without scaling: training showed all its angles.
+    # Whether each pair completes a turn within the trained length, without scaling: training showed all its angles. In
+    # layers with a window, within the window: scores show no others.
     completes_turn: bool | None
 
 
@@ -63,10 +64,10 @@ class ScaledPair(NamedTuple):
             return "kept"
         return "blended" if factor is not None and self.divisor < factor * (1.0 - TOLERANCE) else "interpolated"
 
-    def completes_turn(self, trained: int | None) -> bool | None:
-        if trained is None or not self.frequency:
+    def completes_turn(self, length: int | None) -> bool | None:
+        if length is None or not self.frequency:
             return None
-        return 2 * pi / (self.unscaled or self.frequency) <= trained
+        return 2 * pi / (self.unscaled or self.frequency) <= length
 
     def unseen_from(self, trained: int) -> int:
         """The first position at which the pair has the angle that it has at position `trained` without scaling."""
@@ -79,12 +80,12 @@ def pairs_of(rope: Embedding) -> list[ScaledPair]:
     return [ScaledPair(number, w, None if unscaled is None else unscaled[number]) for number, w in enumerate(scaled)]
 
 
-def bands_of(rope: Embedding, pairs: list[ScaledPair], trained: int | None) -> tuple[Band, ...]:
+def bands_of(rope: Embedding, pairs: list[ScaledPair], shown: int | None) -> tuple[Band, ...]:
     # LongRoPE divides by its lists. Its factor is that of attention.
     factor = None if isinstance(rope.scaling, LongRopeScaling) else getattr(rope.scaling, "factor", None)
     bands: dict[tuple[str, bool | None], list[ScaledPair]] = {}
     for pair in pairs:
-        bands.setdefault((pair.treatment(factor), pair.completes_turn(trained)), []).append(pair)
+        bands.setdefault((pair.treatment(factor), pair.completes_turn(shown)), []).append(pair)
     return tuple(
         Band(
             treatment,
@@ -168,6 +169,11 @@ PUBLISHED = {
 }
 
 
+def is_windowed(rope: Embedding, trained: int | None) -> bool:
+    """Whether all layers that an embedding is for score only keys of a window within the trained length."""
+    return windowed_layers(rope, trained) == THESE_LAYERS
+
+
 def windowed_layers(rope: Embedding, trained: int | None) -> str:
     """The layers that score only keys of a window within the trained length, in words; empty if none are known."""
     provenance, window = rope._provenance, rope._provenance.sliding_window
@@ -175,7 +181,7 @@ def windowed_layers(rope: Embedding, trained: int | None) -> str:
         return ""
     if provenance.layer_type in WITH_WINDOW or provenance.is_windowed:
         return THESE_LAYERS
-    return "" if window is None or provenance.layer_type else f"layers with sliding_window={window:,}"
+    return "" if window is None or provenance.layers else f"layers with sliding_window={window:,}"
 
 
 def with_scaling(rope: Embedding, extended: int | None) -> str:
@@ -255,7 +261,7 @@ def _factor(rope: Embedding) -> str:
     what = "The frequencies follow" if is_yarn else "The attention factor follows"
     return (
         f"The factor does not match the lengths: factor {factor:g} times original length {original:,} is {extended:,}, "
-        f"but max_position_embeddings is {stated:,}. {what} from the factor."
+        f"but the {_source(rope)} states {stated:,}. {what} from the factor."
     )
 
 
@@ -303,7 +309,7 @@ def _length_dependent(rope: Embedding, context: int | None) -> str:
 
 def _beyond(rope: Embedding, lengths: Lengths, context: int | None) -> str:
     longest = lengths.longest
-    if isinstance(rope.scaling, DynamicNTKScaling) or windowed_layers(rope, lengths.trained) == THESE_LAYERS:
+    if isinstance(rope.scaling, DynamicNTKScaling) or is_windowed(rope, lengths.trained):
         return ""
     if longest is None or context is None or context <= longest:
         return ""
@@ -348,6 +354,9 @@ def _lengths(it: "Explanation") -> dict[str, str]:
         }
     of_config = f" (the length that the {_source(it.rope)} states)"
     if not is_scaled(it.rope):
+        window = it.rope._provenance.sliding_window
+        if window is not None and is_windowed(it.rope, trained):
+            return {"window": _tokens(window), "stated length": _tokens(stated)}
         rows = {"trained length": _tokens(trained) + (of_config if trained == stated is not None else "")}
         return rows if extended in (None, trained) else {**rows, "extended length": _tokens(extended)}
     rows = {"trained length": _tokens(trained) + (" before scaling" if trained is not None else "")}
@@ -374,7 +383,9 @@ def _bands(it: "Explanation") -> Table | str:
         return f"Pairs and their wavelengths are not shown, because {why}."
     wavelength = f"wavelength in {unit_of(it.rope)}s"
     if it.rope.scaling is None:
-        header = ["pairs", wavelength] + ["within the trained length"] * (it.trained_length is not None)
+        windowed = is_windowed(it.rope, it.trained_length)
+        within = "within the window" if windowed else "within the trained length"
+        header = ["pairs", wavelength] + [within] * any(band.completes_turn is not None for band in it.bands)
         turns = {None: "not rotated", True: "at least one turn", False: "less than one turn"}
         rows = [(_ranges(band.pairs), _from_to(band.wavelengths), turns[band.completes_turn]) for band in it.bands]
         return Table(header, [row[: len(header)] for row in rows])
@@ -530,7 +541,8 @@ class Explanation(Report):
     unseen_from : dict of int to int
         For each pair that completes no turn within the trained length: the first position at which it has an angle that
         training before scaling did not show: n tokens show angles below that of position n. Training with scaling shows
-        more. Empty without a trained length.
+        more. Empty without a trained length, and in layers with a window, whose scores show the same angles in each
+        text.
     attention_factor, score_factor, softmax_scale : float
         The factor of sines and cosines; its square, by which rotated channels change scores; and the factor by which
         the model must multiply its softmax scale.
@@ -605,6 +617,7 @@ def explain(rope: Embedding, context: int | None, trained_length: int | None) ->
     is_short = isinstance(rope.scaling, LongRopeScaling) and not rope.scaling.is_long
     known = (lengths.trained if is_short else lengths.extended) or lengths.trained
     pairs, provenance = pairs_of(rope), rope._provenance
+    windowed = is_windowed(rope, lengths.trained)
     context = provenance.served or known if context is None else checks.length("context", context)
     return Explanation(
         rope=rope,
@@ -613,9 +626,9 @@ def explain(rope: Embedding, context: int | None, trained_length: int | None) ->
         extended_length=lengths.extended,
         stated_length=provenance.max_position_embeddings,
         context=context,
-        bands=bands_of(rope, pairs, lengths.trained),
+        bands=bands_of(rope, pairs, provenance.sliding_window if windowed else lengths.trained),
         axes=axes_of(rope, pairs),
-        unseen_from=unseen_from(pairs, lengths.trained),
+        unseen_from={} if windowed else unseen_from(pairs, lengths.trained),
         attention_factor=rope.attention_factor,
         score_factor=rope.attention_factor**2,
         softmax_scale=rope.softmax_scale,

@@ -2,13 +2,12 @@
 
 from collections import Counter
 from dataclasses import dataclass, fields, replace
-from math import pi
 from typing import Any, NamedTuple, TypeGuard
 
 from rope_xp.arrays import checks
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import THESE_LAYERS, ScaledPair, unseen_from, windowed_layers
+from rope_xp.explanation import THESE_LAYERS, pairs_of, unseen_from, windowed_layers
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -21,7 +20,7 @@ from rope_xp.frequencies import (
 )
 from rope_xp.provenance import STAYS, Provenance, with_provenance
 from rope_xp.reports import Report, Section, Table
-from rope_xp.spectrum import lengths_of
+from rope_xp.spectrum import lengths_of, whole
 from rope_xp.types import Embedding, Values
 
 CHEN = "Chen et al. (2023), Positional Interpolation, arXiv:2306.15595"
@@ -115,10 +114,14 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
         # Of rules without an original length, engines multiply the stated one by the factor.
         is_short = stated < to and hasattr(rope.scaling, "original_max_position_embeddings")
         more = f", and set max_position_embeddings (context_length of a GGUF file), now {stated}, to it" * is_short
+        by_config = f"vLLM --max-model-len {to}, SGLang --context-length {to}, "
+        if isinstance(rope.scaling, DynamicNTKScaling):
+            most = whole(rope.scaling.factor * rope.scaling.max_position_embeddings)
+            if to > most:
+                by_config, more = "", f"; vLLM and SGLang accept at most {most}, factor * max_position_embeddings"
         raise wrong_value(
             f"to must be greater than {which}, {longest}; got {to}, which needs no extension: give the engine this "
-            f"length (vLLM --max-model-len {to}, SGLang --context-length {to}, lmdeploy --session-len {to}, "
-            f"llama.cpp -c {to}){more}"
+            f"length ({by_config}lmdeploy --session-len {to}, llama.cpp -c {to}){more}"
         )
     return trained, to
 
@@ -317,13 +320,13 @@ class Choices(Report):
     recommendation: Recommendation
 
     def sections(self) -> list[Section]:
+        title = f"Recommendation from {self.trained:,} to {self.to:,} tokens, a factor of {self.factor:g}"
+        advice = [Section("Warnings", self.warnings), Section(title, Table((), _advice(self)))]
+        if self.recommendation.windowed == THESE_LAYERS:
+            return advice
         header = ("rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention")
         return [
-            Section("Warnings", self.warnings),
-            Section(
-                f"Recommendation from {self.trained:,} to {self.to:,} tokens, a factor of {self.factor:g}",
-                Table((), _advice(self)),
-            ),
+            *advice,
             Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
             Section(
                 "",
@@ -372,8 +375,7 @@ def _number(divisor: float) -> str:
 
 
 def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
-    frequencies = unscaled(rope)._frequencies.sizes()
-    notes = []
+    before, notes = pairs_of(unscaled(rope)), []
     if rope.scaling is not None:
         notes.append(
             f"The embedding is scaled: {rope.scaling.describe()}. A rule replaces this scaling. It starts from the "
@@ -384,7 +386,7 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
                 f"The model multiplies its softmax scale by {rope.softmax_scale:.6g}, which follows from this scaling. "
                 f"Only {rope.scaling.rope_type} keeps such a factor."
             )
-    choices = tuple(_choice(rope, rule, trained, to, frequencies) for rule in METHODS)
+    choices = tuple(_choice(rope, rule, trained, to) for rule in METHODS)
     notes += [
         "longrope needs `short_factor` and `long_factor`, two lists that a search with the model finds."
         if "short_factor" in each.refusal
@@ -398,10 +400,10 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
         for each in choices
         if each.rule == "dynamic" and each.greatest_divisor
     ]
-    incomplete = sum(trained * w < 2 * pi for w in frequencies if w)
-    pairs, warnings = sum(map(bool, frequencies)), tuple(filter(None, [replaced_scaling(rope)]))
+    incomplete, rotated = len(unseen_from(before, trained)), [pair for pair in before if pair.frequency]
+    warnings = tuple(filter(None, [replaced_scaling(rope)]))
     advice = _recommendation(rope, choices, trained)
-    return Choices(trained, to, to / trained, pairs, incomplete, choices, tuple(notes), warnings, advice)
+    return Choices(trained, to, to / trained, len(rotated), incomplete, choices, tuple(notes), warnings, advice)
 
 
 def _recommendation(rope: Embedding, choices: tuple[Choice, ...], trained: int) -> Recommendation:
@@ -429,14 +431,13 @@ def _for_short_texts(rope: Embedding) -> Embedding:
     return rope.replace(scaling=replace(rope.scaling, seq_len=None)) if hasattr(rope.scaling, "seq_len") else rope
 
 
-def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:
+def _choice(rope: Embedding, rule: str, trained: int, to: int) -> Choice:
     texts = METHODS[rule][1:]
     try:
         result = extended(rope, rule, trained, to, {})
     except ValueError as error:
         return Choice(rule, *texts, refusal=str(error).partition(": ")[2])
-    scaled = result._frequencies.sizes()
-    pairs = [ScaledPair(number, after, before) for number, (after, before) in enumerate(zip(scaled, frequencies))]
+    pairs = pairs_of(result)
     # No rule of METHODS stops a pair.
     divisors = [pair.divisor for pair in pairs if pair.divisor is not None]
     treated = Counter(pair.treatment(to / trained) for pair in pairs)

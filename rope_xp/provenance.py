@@ -27,6 +27,8 @@ class Provenance:
     defaults: tuple[Default, ...] = ()
     remarks: tuple[str, ...] = ()  # sentences that `RotaryEmbedding.describe` prints
     model_type: str = ""  # of the part of the config that was read
+    is_latent: bool = False  # whether this family has latent attention
+    base_key: str = "rope_theta"  # the key of the base outside a rotary block
     max_position_embeddings: int | None = None  # in tokens: stated, or to which it was extended
     stated: tuple[str, ...] = ()  # the keys that were read
     trained_length: int | None = None  # in tokens, before it was extended: not every rule states it
@@ -37,9 +39,10 @@ class Provenance:
     indexer: str = ""  # how the indexer beside the attention rotates
     file_type: str = ""  # the `model_type` of the whole config
     path: tuple[str, ...] = ()  # the keys that lead from the whole config to the part
-    # Of the layers that the embedding is for, or their number if they have no type; empty if other layers have the same
-    # embedding, or none.
+    # Of the layers that the embedding is for, and the number of a layer without a type. Neither if other layers have
+    # the same embedding, or none.
     layer_type: str = ""
+    layer: int | None = None
     sliding_window: int | None = None  # in tokens: stated, for all layers or for some
     is_windowed: bool = False  # whether all rotated layers score only keys of a window
     # In a GGUF file of the config, because its scaling needs them. llama.cpp divides frequencies by them, whatever
@@ -50,8 +53,16 @@ class Provenance:
 
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""
-        names = ("model_type", "file_type", "path", "layer_type", "sliding_window", "is_windowed", "tensors")
-        return Provenance(**{name: getattr(self, name) for name in (*names, "architecture")})
+        names = (
+            *("model_type", "is_latent", "base_key", "file_type", "path", "layer_type", "layer", "sliding_window"),
+            *("is_windowed", "tensors", "architecture"),
+        )
+        return Provenance(**{name: getattr(self, name) for name in names})
+
+    @property
+    def layers(self) -> str:
+        """The layers that the embedding is for, in words; empty for all."""
+        return self.layer_type or ("" if self.layer is None else f"layer {self.layer}")
 
     def axis_name(self, axis: int) -> str:
         return self.axis_names[axis] if self.axis_names else f"axis {axis}"

@@ -25,7 +25,7 @@ from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.from_config import from_config
 from rope_xp.configs.parts import part_of
 from rope_xp.configs.readers.files import opened
-from rope_xp.configs.writers.gguf_architectures import NO_ROTATION, gguf_layout
+from rope_xp.configs.writers.gguf_architectures import NO_ROTATION, SECTIONS, gguf_layout
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.provenance import defaults_as_text
 from rope_xp.types import Config, Embedding, Values
@@ -184,7 +184,8 @@ def _family(config: Config) -> tuple[object, str | None]:
 
 
 def _gguf_layout(contents: Contents) -> tuple[str | None, str]:
-    architecture, layout = contents.metadata.get("general.architecture"), gguf_layout(contents.metadata)
+    architecture = contents.metadata.get("general.architecture")
+    layout = gguf_layout(architecture, contents.metadata.get(f"{architecture}.{SECTIONS}"))
     if layout is not None:
         return layout, f"llama.cpp rotates the architecture {architecture!r} in this layout"
     if architecture in NO_ROTATION.split():

@@ -43,6 +43,7 @@ from rope_xp.cli.options import (
 )
 from rope_xp.cli.settings import Settings
 from rope_xp.configs.every_layer import Group, groups_of
+from rope_xp.configs.reading import why_not_rotated
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, Options, Target
 from rope_xp.embedding import RotaryEmbedding, Rule
 from rope_xp.explanation import Explained, LayersExplained
@@ -103,9 +104,10 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
 def _groups(file: str, place: Place, may_lack: bool = False) -> list[Group]:
     """The layers of a file by their embeddings; an error if none has one, unless they `may_lack` it."""
     with about(file):
-        found = groups_of(config(file), **place)
-    if not may_lack and all(each.rope is None for each in found):
-        raise no_embedding(file)
+        given = config(file)
+        found = groups_of(given, **place)
+        if not may_lack and all(each.rope is None for each in found):
+            raise no_embedding(file, why_not_rotated(given, place["part"]))
     return found
 
 
@@ -219,9 +221,10 @@ def extend(
     """
     place, parameters = placed(given)
     with about(file):
-        rope = rope_xp.from_config(config(file), **place)
+        values = config(file)
+        rope = rope_xp.from_config(values, **place)
         if rope is None:
-            raise no_embedding(file)
+            raise no_embedding(file, why_not_rotated(values, place.get("part")))
         if rule is None:
             choices = rope.extend(to, trained_length=trained_length)
             flags = flags_of(click.get_current_context().command)
@@ -256,8 +259,7 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
     elif target in ("transformers", "transformers4"):
         _note(f'note: set "max_position_embeddings" to {to} in config.json, too')
     if target == "transformers":
-        # Layers of no type have a number in its place, which is no key.
-        inside = f', in its object "{kind}"' if (kind := extended._provenance.layer_type.partition("layer ")[0]) else ""
+        inside = f', in its object "{kind}"' if (kind := extended._provenance.layer_type) else ""
         _note(f'note: in config.json, these keys belong in "rope_parameters"{inside}')
 
 

@@ -284,8 +284,9 @@ def require_one_stdin(files: Sequence[str]) -> None:
         raise click.UsageError("- must be given once, because standard input can be read once")
 
 
-def no_embedding(file: str) -> click.ClickException:
-    return click.ClickException(f"{name_of(file)} must have a rotary embedding; got a model or a layer without one")
+def no_embedding(file: str, why: str) -> click.ClickException:
+    without = f"a model without one: its {why}" if why else "a model or a layer without one"
+    return click.ClickException(f"{name_of(file)} must have a rotary embedding; got {without}")
 
 
 def is_function(text: str) -> bool:

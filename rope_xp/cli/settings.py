@@ -39,7 +39,7 @@ class Settings(NamedTuple):
 
 def of_rope(rope: Any, target: Target, writing: Options) -> Settings:
     found = _with_notes(lambda: config_for(rope, target, writing))
-    if not rope._provenance.layer_type:
+    if not rope._provenance.layers:
         return found
     return found._replace(notes=(*found.notes, OF_CHOSEN))
 

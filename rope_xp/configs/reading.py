@@ -19,7 +19,9 @@ from rope_xp.configs.families.model_types import FAMILIES, NOT_ROTARY, UNROTATED
 from rope_xp.configs.families.own_keys import families_with, remarks_on_widths, translate_own_keys, variant_of
 from rope_xp.configs.keys import (
     BASE_KEYS,
+    LENGTH,
     LENGTH_KEYS,
+    ORIGINAL,
     Keys,
     comma_separated,
     is_about_positions,
@@ -53,11 +55,11 @@ from rope_xp.configs.readers.formats import (
 from rope_xp.configs.readers.llama_cpp_arguments import metadata_of, with_arguments
 from rope_xp.configs.readers.overrides import with_overrides
 from rope_xp.configs.upstream import as_transformers, remarks_on_transformers
-from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, FREQS, tensors_of
+from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.layouts import LAYOUTS
-from rope_xp.provenance import Provenance, defaults_as_text, with_provenance
+from rope_xp.provenance import Default, Provenance, defaults_as_text, with_provenance
 from rope_xp.types import Config
 
 COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
@@ -119,18 +121,20 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     if choice.compat is not None:
         raise wrong_value(f"compat must be None with flags; got {choice.compat!r}")
     remarks: list[str] = []
-    of_config, as_file = None, ""  # of a config that stands for the GGUF file
+    unchanged, as_file = None, ""  # of a config that stands for the GGUF file
     if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
         rope = _read_mapping(whole, choice)
         if rope is None:
             return None
         of_config = rope._provenance
         as_file = "the config was read as the GGUF file that llama.cpp's converter writes from it"
-        if of_config.layer_type not in ("", "full_attention"):
-            kept = f"flags of llama.cpp leave layers of type {of_config.layer_type} as the file has them"
+        if of_config.layers not in ("", "full_attention"):
+            kept = f"flags of llama.cpp leave layers of type {of_config.layers} as the file has them"
             return with_provenance(rope, replace(of_config, remarks=(kept, *of_config.remarks)))
-        if of_config.model_type not in ARCHITECTURE_OF:
-            remarks.append(f"whether llama.cpp has model type {of_config.model_type!r} is not known")
+        if of_config.model_type not in gguf.ARCHITECTURE_OF:
+            unknown = f"whether llama.cpp has model type {of_config.model_type!r} is not known"
+            remarks.append(gguf.of_differing_layers(of_config.model_type) or unknown)
+        unchanged = rope
         whole, of_writer = metadata_of(rope)
         remarks += of_writer
         choice = choice._replace(layer=None, layer_type=None, layout=rope.layout, part=None, strict=False)
@@ -160,12 +164,27 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     source = found.format or "the config"
     if line.engine != "llama.cpp":  # no other engine changes anything of the GGUF file
         found = replace(found, tensors=without._provenance.tensors if isinstance(without, RotaryEmbedding) else ())
-    elif of_config is not None:  # the architecture is that of the config, or any that has its rotation
-        names = ("model_type", "file_type", "path", "axis_names")
-        found = replace(found, architecture="", **{name: getattr(of_config, name) for name in names})
+    elif unchanged is not None:  # the architecture is that of the config, or any that has its rotation
+        names = ("model_type", "is_latent", "base_key", "file_type", "path", "axis_names", "stated")
+        of_config = {name: getattr(unchanged._provenance, name) for name in names}
+        defaults = (*_kept_defaults(unchanged, rope), *map(_in_config, found.defaults))
+        found = replace(found, architecture="", defaults=defaults, **of_config)
         source = "the GGUF file that llama.cpp's converter writes for the config"
     found = replace(found, format=f"{source}, with flags of {line.name}", has_flags=True)
     return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks)))
+
+
+def _kept_defaults(before: RotaryEmbedding, after: RotaryEmbedding) -> list[Default]:
+    """The defaults of a config whose values the flags have not replaced."""
+    by_row = {"frequencies": "base", "scaling": "scaling", "attention factor": "attention_factor"}
+    replaced = {row for row, name in by_row.items() if getattr(before, name) != getattr(after, name)}
+    return [each for each in before._provenance.defaults if each.row not in replaced]
+
+
+def _in_config(of_file: Default) -> Default:
+    """The default of a GGUF file by the names of a config."""
+    is_original = of_file.key.endswith(gguf.ORIGINAL)
+    return Default(of_file.row, ORIGINAL, f"equal to {LENGTH}") if is_original else of_file
 
 
 def _attempt(read: Callable[[], RotaryEmbedding | None]) -> RotaryEmbedding | Exception | None:
@@ -208,7 +227,7 @@ def _read_format(form: Format, whole: Config, choice: Choice) -> RotaryEmbedding
         remarks=(*source.remarks, *provenance.remarks),
         stated=tuple(source.found()),
         format=form.name,
-        tensors=(FREQS,) if whole.get(FREQS) else (),
+        tensors=(gguf.FREQS,) if whole.get(gguf.FREQS) else (),
         architecture=whole["general.architecture"] if form is GGUF else "",
     )
     return _with_provenance(rope, provenance, choice.strict)
@@ -220,7 +239,7 @@ def _with_provenance(rope: RotaryEmbedding | None, provenance: Provenance, stric
         raise wrong_value(f"every value must be in the config with strict=True; got {defaults}")
     if rope is None:
         return None
-    return with_provenance(rope, replace(provenance, tensors=provenance.tensors or tensors_of(rope.scaling)))
+    return with_provenance(rope, replace(provenance, tensors=provenance.tensors or gguf.tensors_of(rope.scaling)))
 
 
 def _read_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
@@ -293,7 +312,7 @@ def _read_part(
     # Layers that do not differ after all have no type.
     if _attempt(lambda: _read_part(mapping, model_type, family, all_layers)[0]) == rope:
         return rope, replace(provenance, layer_type="")
-    return rope, replace(provenance, layer_type=provenance.layer_type or f"layer {choice.layer}")
+    return rope, provenance if provenance.layer_type else replace(provenance, layer=choice.layer)
 
 
 def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbedding | None, Provenance]:
@@ -333,10 +352,13 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     of_patches = order.startswith("axial") or (order == "even_odd" and axes == 2)  # of an image, not along an axis
     length = int(length) if not of_patches and isinstance(length, (int, float)) and 1 <= length < 2**53 else None
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `translate_own_keys` has added
+    base_keys = row.quirks.base_keys or BASE_KEYS
     return chosen, Provenance(
         defaults=tuple(keys.defaults.values()),
         remarks=tuple(keys.remarks),
         model_type=model_type,
+        is_latent=bool(model_type) and family.is_latent,
+        base_key=next((name for name in base_keys if name in stated), base_keys[0]),
         max_position_embeddings=length,
         stated=stated,
         axis_names=axis_names(family, model_type, chosen.axes),
@@ -376,6 +398,22 @@ def _add_remark_on_chunks(keys: Keys) -> None:
             f"dual_chunk_attention_config is not applied: beyond chunk_size={size} tokens, attention has to choose "
             "the positions of queries for each chunk of keys"
         )
+
+
+def why_not_rotated(config: object, part: str | None) -> str:
+    """What a config of transformers says instead of a rotation, such as ALiBi; empty if it says nothing."""
+    whole = mapping_of(config)
+    if format_of(whole) is not None:
+        return ""
+    mapping, model_type, _ = part_of(whole, part)
+    family = FAMILIES.get(model_type, Family())
+    if family.layers.only_if is None:
+        return ""
+    keys = Keys("the config", mapping, model_type)
+    translate_own_keys(keys, None)
+    key, wanted, *_ = family.layers.only_if
+    value = keys.read_or_assume(key, "", family.default(key))
+    return "" if value == wanted else f"{key} is {value!r}"
 
 
 def types_of_layers(whole: Config, part: str | None) -> tuple[list[str] | None, list[str]]:

@@ -149,6 +149,22 @@ def test_layers_of_a_window_see_no_new_angles():
     assert (near.windowed, far.windowed) == ("these layers", "")
 
 
+def test_pairs_of_layers_with_a_window_are_those_of_the_window():
+    """A length with the scaling of other layers is not the trained length of these, and no rule is listed for them."""
+    config = {"model_type": "gemma3_text", "head_dim": 64, "num_hidden_layers": 6, "sliding_window": 1024}
+    config |= {"max_position_embeddings": 131_072, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    rope = from_config(config, layer_type="sliding_attention")
+    report = rope.explain()
+    completes = {number: band.completes_turn for band in report.bands for number in band.pairs}
+    assert completes == {number: 2 * np.pi / w <= 1024 for number, w in enumerate(rope.inv_freq)}
+    assert (report.unseen_from, {*completes.values()}) == ({}, {True, False})
+    text = words(report)
+    assert "trained length" not in text and "within the window" in text
+    assert "window 1,024 tokens stated length 131,072 tokens" in text
+    text = words(rope.extend(to=262_144))
+    assert "rule none: these layers" in text and "llama3" not in text
+
+
 QWEN2 = {"model_type": "qwen2", "head_dim": 64, "sliding_window": 512, "num_hidden_layers": 28, "max_window_layers": 21}
 WINDOW = "Layers with sliding_window=512"
 LLAMA4 = {"model_type": "llama4_text", "head_dim": 64, "num_hidden_layers": 4, "attention_chunk_size": 512}

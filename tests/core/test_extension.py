@@ -74,6 +74,17 @@ def test_vllm_accepts_the_new_length_and_no_longer_one(rule, stated):
         assert rope.attention_factor == pytest.approx(np.sqrt(1 + np.log(longer) / np.log(TRAINED)))
 
 
+@pytest.mark.parametrize("factor, by_config", [(4.0, False), (8.0, True)])
+def test_engines_are_named_that_accept_a_length_of_dynamic_ntk(factor, by_config):
+    """vLLM and SGLang multiply the length of a config by the factor, and refuse longer sequences."""
+    rule = DynamicNTKScaling(factor=factor, max_position_embeddings=TRAINED, seq_len=TO)
+    with pytest.raises(ValueError, match="which needs no extension") as error:
+        PLAIN.replace(scaling=rule).extend(TO)
+    for words in (f"vLLM --max-model-len {TO}", f"SGLang --context-length {TO}"):
+        assert (words in str(error.value)) == by_config
+    assert (f"accept at most {4 * TRAINED}," in str(error.value)) != by_config
+
+
 @pytest.mark.parametrize("before, after", list(product(RULES, RULES)))
 def test_nothing_is_scaled_twice(before, after):
     """From the base and the trained length before the first extension, which the first result knows."""

@@ -72,9 +72,11 @@ def named(golden):
 def prepared(rope, target):
     """The value of the target's checkpoints, whose projections may be permuted; and the architecture of a GGUF file.
 
-    It is not that of a type of layers, as programs have no settings for one of several types.
+    It is not that of a type of layers, as programs have no settings for one of several types, and its base has the name
+    that most configs have.
     """
-    rope = with_provenance(rope, replace(rope._provenance, layer_type=""))
+    usual = replace(rope._provenance, layer_type="", layer=None, base_key="rope_theta")
+    rope = with_provenance(rope, usual)
     if target == "meta":
         return rope if rope.blocks > 1 else rope.replace(layout=INTERLEAVED), {}
     if target in ("mlx", "vllm"):  # without a model type: test_mlx_classes.py has what each reads
@@ -84,7 +86,7 @@ def prepared(rope, target):
     others = OTHER_ARCHITECTURES if rope.rotary_dim == rope.head_dim else IN_PART
     name = ARCHITECTURE_OF.get(rope._provenance.model_type, others[rope.layout])
     sections = () if rope.sections is None else rope.sections.sizes
-    layout = gguf_layout({"general.architecture": name, f"{name}.rope.dimension_sections": sections})
+    layout = gguf_layout(name, sections)
     same = layout in rope.layout or rope.blocks > 1
     return rope if same else rope.replace(layout=layout), {"architecture": name}
 
@@ -359,7 +361,7 @@ def test_weights_that_the_converter_permutes_are_not_permuted_twice():
     differ = {
         name
         for model_type, name in ARCHITECTURE_OF.items()
-        if (gguf_layout({"general.architecture": name}), FAMILIES[model_type].pairing.layout) == (INTERLEAVED, HALF)
+        if (gguf_layout(name), FAMILIES[model_type].pairing.layout) == (INTERLEAVED, HALF)
     }
     assert differ == {*PERMUTED}
 
@@ -428,7 +430,7 @@ def test_what_is_written_for_other_values(target, options, arguments):
 
 def test_architectures_of_families_are_rotary():
     for name in {*ARCHITECTURE_OF.values(), *LAYERS}:
-        assert gguf_layout({"general.architecture": name}) is not None
+        assert gguf_layout(name) is not None
     assert LONG in RotaryEmbedding(
         head_dim=4, layout=HALF, base=1e4, scaling=LongRopeScaling(**LONGROPE, factor=4.0)
     ).to_config("gguf", **PHI)

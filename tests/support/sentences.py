@@ -33,6 +33,7 @@ from configs import CONFIGS, at, in_lines, record, recorded, value_of, with_12_d
 import rope_xp.configs.readers.command_line
 from rope_xp import RotaryEmbedding, from_config, identify_checkpoint
 from rope_xp.configs.readers import gguf_file
+from rope_xp.provenance import Provenance
 
 MAKE = "if the change should say this: python tests/goldens/make_readings.py, and look at what changes in its file"
 
@@ -169,7 +170,8 @@ def made(value):
 def text_of(found):
     """All of an embedding: with its frequencies, each of which counts, and what is kept of a config."""
     if isinstance(found, RotaryEmbedding):
-        kept = {name: value for name, value in asdict(found._provenance).items() if value not in ((), "", None, False)}
+        usual = asdict(Provenance())
+        kept = {name: value for name, value in asdict(found._provenance).items() if value != usual[name]}
         kept.pop("tensors", None)  # they follow from the scaling
         weights = np.ravel(found.inv_freq) * np.arange(1, np.size(found.inv_freq) + 1)
         factors = f"tables {found.attention_factor}, softmax {found.softmax_scale}, frequencies {fsum(weights)}"

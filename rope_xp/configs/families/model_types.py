@@ -98,25 +98,23 @@ SLIDING_PATTERN = every(6, "sliding_window_pattern")
 NOT_SCALED = full_and_sliding(sliding=of_type(scaled=False))
 
 ROWS: dict[str, Family] = {
-    # The layout "half", and the same frequencies in every layer.
+    # The layout "half", and the same frequencies in every layer. In Idefics and in the text model of Mllama, layers of
+    # cross-attention are not rotated; in Moshi, the depth decoder.
     "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 gpt_neox_japanese "
     "gradium_phonon_tts granite granite4_vision_text granite_docling_text granitemoe granitemoeshared hyperclovax "
     "internlm3 jais2 kyutai_speech_to_text lasr_encoder llama mimi mimi_decoder mimi_encoder ministral mistral "
     "nemotron3_diarization_audio olmo olmo2 olmoe pocket_tts pocket_tts_audio_tokenizer "
     "pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder qwen2 qwen2_moe qwen3_moe "
-    "qwen3_omni_moe_code2wav starcoder2": Family(),
-    "idefics": Family(),  # layers of cross-attention are not rotated
-    "moshi": Family(),  # the depth decoder is not rotated
-    "voxtral_realtime_encoder": Family(dict(head_dim=64)),
-    "neucodec xcodec2": Family(dict(head_dim=64)),  # the position is the index of the head, not of the frame
+    "qwen3_omni_moe_code2wav starcoder2 idefics moshi": Family(),
+    # In NeuCodec and X-Codec 2, the position is the index of the head, not of the frame.
+    "voxtral_realtime_encoder neucodec xcodec2": Family(dict(head_dim=64)),
     "timesfm2_5": Family(dict(head_dim=80)),
     "dia_decoder dia_encoder hrm_text iquestcoder qwen3 qwen3_omni_moe_talker_code_predictor seed_oss "
     "voxtral_realtime_text": Family(dict(head_dim=128)),
     "gemma gemma2 vaultgemma t5_gemma_module": Family(dict(head_dim=256)),
     "gte": Family(dict(rope_theta=160_000.0)),
     "jina_embeddings_v3": Family(dict(rope_theta=20_000.0)),
-    "bitnet csm csm_depth_decoder_model evolla flex_olmo": Family(dict(rope_theta=500_000.0)),
-    "mllama_text_model": Family(dict(rope_theta=500_000.0)),  # layers of cross-attention are not rotated
+    "bitnet csm csm_depth_decoder_model evolla flex_olmo mllama_text_model": Family(dict(rope_theta=500_000.0)),
     "emu3_text_model mixtral": Family(dict(rope_theta=1_000_000.0)),
     "hy_v3": Family(dict(rope_theta=11_158_840.0, head_dim=128)),
     "minimax_m2 minimax_m3_vl_text": Family(dict(rope_theta=5_000_000.0, head_dim=128)),
@@ -445,10 +443,9 @@ ROWS: dict[str, Family] = {
     ),
     "gemma4_vision": Family(dict(rope_theta=100.0), HEADS, Pairing(blocks=2), axes=Axes("axial", 2)),
     "inkling2_vision": Family({}, HEADS, INTERLEAVED, axes=Axes("axial", 2, WIDTH_FIRST)),
-    # The class token is the last token, at position 0.
-    "llama4_vision_model": Family({}, HEADS, INTERLEAVED, axes=Axes("axial", 2)),
-    # Positions are scaled by the size of the window.
-    "sam3_vit_model": Family({}, HEADS, INTERLEAVED, axes=Axes("axial", 2)),
+    # In Llama 4, the class token is the last token, at position 0. In SAM 3, positions are scaled by the size of the
+    # window.
+    "llama4_vision_model sam3_vit_model": Family({}, HEADS, INTERLEAVED, axes=Axes("axial", 2)),
     # The last keys, those of object pointers, are not rotated.
     "sam2_video sam3_tracker_video edgetam_video": Family(
         {},
@@ -558,7 +555,7 @@ OTHER_AXES = {
     "sam3_tracker_video edgetam_video": ("width", "height"),
     "hunyuan_vl_text": ("token", "width", "height", "image"),
     "musicflamingo": ("window", "time"),
-    "dinov3_vit sapiens2 eomt_dinov3": ("height", "width"),
+    "dinov3_vit sapiens2 eomt_dinov3": ("height from -1 to 1", "width from -1 to 1"),
 }
 OTHER_AXES_OF = {model_type: names for model_types, names in OTHER_AXES.items() for model_type in model_types.split()}
 

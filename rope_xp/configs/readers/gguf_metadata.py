@@ -263,7 +263,7 @@ def _architecture(keys: Keys) -> str:
         raise wrong_value("general.architecture must be given; got none")
     if not isinstance(name, str):
         raise wrong_type(f"general.architecture must be a string; got {name!r}")
-    if gguf.gguf_layout(keys.mapping) is None:
+    if gguf.gguf_layout(name) is None:
         got = "which is not rotated" if name in gguf.NO_ROTATION.split() else "which rope_xp does not know"
         raise wrong_value(f"general.architecture must be rotary in llama.cpp; got {name!r}, {got}")
     if name in gguf.UNKNOWN_LAYERS:
@@ -289,12 +289,13 @@ def _head_dim(metadata: Metadata) -> int:
 
 def _sections(metadata: Metadata) -> Values:
     """The pairs of each position axis. llama.cpp has four axes, of which the last ones may have no pairs."""
-    sections, order = metadata.read_first(gguf.SECTIONS), gguf.order_of(metadata.keys.mapping)
+    sections = metadata.read_first(gguf.SECTIONS)
     if sections is None:
         return {}
     if not isinstance(sections, (list, tuple)):
         raise wrong_type(f"{metadata.key(gguf.SECTIONS)} must be a list; got {sections!r}")
     sizes = [checks.count(metadata.key(gguf.SECTIONS), size) for size in sections]
+    order = gguf.order_of(metadata.architecture, sizes)
     while len(sizes) > 1 and not sizes[-1]:
         sizes.pop()
     if order is None and any(sizes):
@@ -328,11 +329,12 @@ def _with_layers(metadata: Metadata, config: Values) -> tuple[Values, Family]:
 
 
 def _family(metadata: Metadata) -> Family:
-    order = gguf.order_of(metadata.keys.mapping)
+    sections = metadata.read_first(gguf.SECTIONS)
+    order = gguf.order_of(metadata.architecture, sections)
     return Family(
         {"rope_theta": None},
         head_dim=LATENT if metadata.is_latent else "head_dim",
-        pairing=Pairing(gguf.gguf_layout(metadata.keys.mapping) or ""),
+        pairing=Pairing(gguf.gguf_layout(metadata.architecture, sections) or ""),
         layers=Layers(listed=NO_ROPE_LAYERS),
         axes=None if order is None else Axes(order, any_order=True),
         quirks=Quirks(rules={FactorScaling.rope_type: FactorScaling}),

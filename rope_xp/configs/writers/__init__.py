@@ -116,7 +116,7 @@ def config_for(rope: Embedding, target: str, options: Options) -> Written:
 
 def require_layers(rope: Embedding, target: str, layers: str) -> None:
     """The layers with this embedding must be those that a target's settings are for: `Writer.layers`."""
-    found = rope._provenance.layer_type
+    found = rope._provenance.layers
     if found and layers == "all":
         raise wrong_value(
             f"all layers must have the same embedding for target {target!r}, whose settings are for all of "

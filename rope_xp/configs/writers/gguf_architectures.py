@@ -9,8 +9,6 @@ from math import log
 from typing import NamedTuple
 
 from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling
-from rope_xp.sections import Sections
-from rope_xp.types import Config
 
 # Keys of metadata, which follow the name of the architecture and a dot.
 BASE, BASE_OF_SLIDING = "rope.freq_base", "rope.freq_base_swa"
@@ -50,16 +48,6 @@ rwkv6 rwkv6qwen2 rwkv7 starcoder t5 t5encoder wavtokenizer-dec
 
 # Latent attention: the rotated channels are a separate part of the head.
 LATENT = ("deepseek2", "deepseek32", "glm-dsa", "minicpm3", "mistral4", "plm")
-# Families with latent attention that have no architecture below.
-OTHER_LATENT = (
-    "axk1",
-    "axk2",
-    "bailing_hybrid",
-    "dots3_note_text",
-    "hy_v4",
-    "longcat_flash",
-    "mistral_large4_text",
-)
 # What `rope.scaling.yarn_log_multiplier` is divided by, so that it is DeepSeek's `mscale_all_dim`.
 LOG_MULTIPLIERS = {"deepseek2": 0.1, "deepseek32": 0.1, "mistral4": 0.1, "mistral3": 1.0}
 # Latent attention that multiplies its softmax scale, as DeepSeek does.
@@ -145,9 +133,17 @@ ARCHITECTURE_OF = {name: name for name in SAME_NAME.split()} | {
     family: name for name, families in OTHER_NAME.items() for family in families.split()
 }
 
+# Families that llama.cpp has, but whose layers differ, so that no file is written for them.
+LAYERS_DIFFER = "exaone_moe gemma3_text gemma3n_text gemma4_text mimo_v2_flash modernbert plamo3 step3p5"
 
-def is_latent(model_type: str) -> bool:
-    return ARCHITECTURE_OF.get(model_type) in LATENT or model_type in OTHER_LATENT
+
+def of_differing_layers(model_type: str) -> str:
+    """A sentence about a family of `LAYERS_DIFFER`; empty for others."""
+    if model_type not in LAYERS_DIFFER.split():
+        return ""
+    return (
+        f"the layers of model type {model_type!r} differ, and what llama.cpp reads for each of them is not known here"
+    )
 
 
 _LAYOUTS = {
@@ -157,25 +153,18 @@ _LAYOUTS = {
 }
 
 
-def with_sections(architecture: str | None, sections: Sections | None = None) -> Config:
-    # The metadata by which `gguf_layout` and `order_of` decide.
-    return {"general.architecture": architecture, f"{architecture}.{SECTIONS}": sections and sections.sizes}
-
-
-def gguf_layout(metadata: Config) -> str | None:
-    """The layout that llama.cpp uses for a file with this metadata; None if it has none, or is not in the lists."""
-    architecture = metadata.get("general.architecture")
-    if architecture == "glm4" and metadata.get("glm4.rope.dimension_sections"):
+def gguf_layout(architecture: object, sections: object = None) -> str | None:
+    """The layout that llama.cpp uses for a file with these sections; None if it has none, or is not in the lists."""
+    if architecture == "glm4" and sections:
         return "half"  # the text part of GLM-4V has several position axes: MROPE
     return _LAYOUTS.get(architecture) if isinstance(architecture, str) else None
 
 
-def order_of(metadata: Config) -> str | None:
+def order_of(architecture: str, sections: Sequence[int] | None) -> str | None:
     """How llama.cpp assigns pairs to several position axes, as the order of `Sections`; None for one axis."""
-    architecture = metadata.get("general.architecture")
     if architecture in AXES_IF_SECTIONS:
-        return "chunked" if any(metadata.get(f"{architecture}.rope.dimension_sections") or ()) else None
-    return AXES.get(architecture) if isinstance(architecture, str) else None
+        return "chunked" if any(sections or ()) else None
+    return AXES.get(architecture)
 
 
 def tensors_of(rule: Scaling | None) -> tuple[str, ...]:

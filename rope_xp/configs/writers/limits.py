@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 from math import isclose, log, sqrt
 from typing import Any
 
-from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, NTKScaling, Scaling, YarnScaling
 from rope_xp.frequencies.by_factor import ntk_base
@@ -68,7 +67,7 @@ def require_pairing(rope: Embedding, layout: str, target: str, call: str, permut
 def require_whole_head(rope: Embedding, layout: str, target: str, call: str) -> None:
     """All channels must be rotated, by one position, in pairs of this layout, and the target has no other factor."""
     model_type = rope._provenance.model_type
-    if gguf.is_latent(model_type):
+    if rope._provenance.is_latent:
         raise wrong_value(
             f"head_dim must be that of whole heads in {target}; got {rope.head_dim}, the part of a head that the "
             f"latent attention of {model_type} rotates"
@@ -95,7 +94,7 @@ def require_plain_softmax(rope: Embedding, target: str, without: str = "latent a
 def require_usual_softmax(rope: Embedding, target: str, may_scale: bool = True) -> None:
     """The softmax may be scaled for latent attention alone, and only if the class of the engine `may_scale` it."""
     model_type = rope._provenance.model_type
-    if model_type and not (may_scale and gguf.is_latent(model_type)):
+    if model_type and not (may_scale and rope._provenance.is_latent):
         require_plain_softmax(rope, target, without="a class that scales it")
 
 
@@ -107,8 +106,11 @@ def unsupported(rule: Scaling, target: str) -> ValueError:
     return wrong_value(f"scaling must be a rule that {target} has; got {rule.describe()}")
 
 
-def base_and_rule(rope: Any, target: str) -> tuple[float, Scaling | None]:
+def base_and_rule(rope: Any, target: str, *own: type[Scaling]) -> tuple[float, Scaling | None]:
+    """The base and the rule for a program that has no rule for a larger base, but those that are its `own`."""
     rule = rope.scaling
+    if isinstance(rule, own):
+        return rope.base, rule
     if isinstance(rule, DynamicNTKScaling):
         if rule.seq_len is None:
             raise wrong_value(

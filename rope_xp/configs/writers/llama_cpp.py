@@ -101,7 +101,8 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
         if key not in flags:
             words += _override(file, key, value)
     if file.name is None and (model_type := rope._provenance.model_type):
-        engines.warn(f"the architecture of model type {model_type!r} in {TARGET}, if any, is not known")
+        unknown = f"the architecture of model type {model_type!r} in {TARGET}, if any, is not known"
+        engines.warn(gguf.of_differing_layers(model_type) or unknown)
     return words if options.length is None else words + _of_length(file, options.length, "yarn" in words)
 
 
@@ -176,7 +177,7 @@ def _architecture(rope: Embedding, given: str | None) -> str | None:
     """The architecture that the caller names, or that of the GGUF file or the config's family; None if unknown."""
     if given is None:
         return rope._provenance.architecture or gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
-    if gguf.gguf_layout(gguf.with_sections(given)) is None:
+    if gguf.gguf_layout(given) is None:
         raise wrong_value(f"architecture must be one that {TARGET} rotates; got {given!r}")
     own = gguf.LAYERS.get(given)
     if given in gguf.UNKNOWN_LAYERS or (own is not None and own.sliding_base is not None):
@@ -186,7 +187,7 @@ def _architecture(rope: Embedding, given: str | None) -> str | None:
 
 def _widths(file: File, rope: Embedding, name: str) -> Values:
     require_only(rope, "a GGUF file")
-    layout = gguf.gguf_layout(gguf.with_sections(name, rope.sections))
+    layout = gguf.gguf_layout(name, rope.sections)
     call = f'to_config("gguf", architecture={name!r})'
     by = f"{TARGET}'s converter" if name in gguf.PERMUTED and rope.layout == "half" else ""
     require_pairing(rope, layout or "", f"GGUF files of {name!r}", call, by)
@@ -211,7 +212,8 @@ def _require_whole_head(file: File, rope: Embedding) -> None:
 
 
 def _sections(file: File, rope: Embedding, name: str) -> Values:
-    sections, order = rope.sections, gguf.order_of(gguf.with_sections(name, rope.sections))
+    sections = rope.sections
+    order = gguf.order_of(name, None if sections is None else sections.sizes)
     if sections is None and order is None:
         return {}
     found = None if sections is None else sections.order
@@ -288,10 +290,10 @@ def _plain(file: File) -> Values:
 
 def _require_known_latent(file: File, rope: Embedding, rule: Scaling | None) -> None:
     """What llama.cpp multiplies the softmax scale of latent attention by depends on the architecture."""
-    family = rope._provenance.model_type
-    if file.name is None and rule is not None and family in gguf.OTHER_LATENT:
+    source = rope._provenance
+    if file.name is None and rule is not None and source.is_latent:
         raise wrong_value(
-            f"architecture must be given for {rule.describe()} and the latent attention of {family}, whose "
+            f"architecture must be given for {rule.describe()} and the latent attention of {source.model_type}, whose "
             f"softmax scale {TARGET} multiplies by architecture; got None"
         )
 

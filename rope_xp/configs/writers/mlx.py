@@ -55,9 +55,10 @@ def mlx_keys(rope: Embedding, options: Options) -> Values:
     if not names:
         usual = table.readings[USUAL]
         partial = set() if rope.rotary_dim == rope.head_dim else {"partial_rotary_factor"}
-        usual = usual._replace(keys=usual.keys | partial, fixed={"rotated": 1.0})
-        return _nested(_Class(rope, f"{table.name} must", usual).keys(), origin.path)
-    return joined_keys("mlx", {name: _of_class(rope, table, name) for name in names})
+        usual = usual._replace(path=origin.path, keys=usual.keys | partial, fixed={"rotated": 1.0})
+        return _Class(rope, table.name, usual).keys()
+    classes = {name: _Class(rope, table.name, table.readings[name], f" for model type {name!r}") for name in names}
+    return joined_keys("mlx", {name: each.keys() for name, each in classes.items()})
 
 
 def _names(table: engines.Table, origin: Provenance) -> list[str]:
@@ -70,16 +71,6 @@ def _names(table: engines.Table, origin: Provenance) -> list[str]:
         if layers:
             return layers
     return []
-
-
-def _of_class(rope: Embedding, table: engines.Table, name: str) -> Values:
-    reading, path = table.readings[name], rope._provenance.path
-    if path != reading.path and (path or not reading.flat):
-        raise wrong_value(
-            f"{table.name} must read keys in {'.'.join(path) or 'the file itself'} for model type {name!r}; "
-            f"got a class that reads them in {'.'.join(reading.path) or 'the file itself'}"
-        )
-    return _nested(_Class(rope, f"{table.name} must", reading, f" for model type {name!r}").keys(), path)
 
 
 def _nested(keys: Values, path: tuple[str, ...]) -> Values:
@@ -103,29 +94,32 @@ class _Class:
         self.rope, self.engine, self.reading, self.model = rope, engine, reading, model
 
     def keys(self) -> Values:
-        """The keys outside the block, with dots, and the block."""
         rope, reading = self.rope, self.reading
+        path, own = rope._provenance.path, reading.path
+        if path != own and (path or not reading.flat):
+            found, where = (".".join(keys) or "the file itself" for keys in (path, own))
+            raise self.unread(f"read keys in {found}", f"a class that reads them in {where}")
         if reading.fixed.get("rotated") == 0.0:
             raise self.unread("rotate", "a class that does not")
         require_only(rope, f"a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))
-        base, rule = self.base_and_rule()
+        # MLX computes dynamic NTK for each length, as the rule does.
+        own = (DynamicNTKScaling, *([NTKScaling] if "ntk" in reading.rules else []))
+        base, rule = base_and_rule(rope, TARGET, *own)
+        fractions = {**dict.fromkeys(FRACTIONS, rotated_fraction(rope)), "rotary_dim": rope.rotary_dim}
         keys = (
             self.stated("base", base, {name: base for name in BASES})
             | self.stated(
                 "layout", rope.layout.removesuffix("_to_half"), {name: rope.layout != "half" for name in LAYOUTS}
             )
-            | self.stated("rotated", rope.rotary_dim / rope.head_dim, self.fractions())
+            | self.stated("rotated", rope.rotary_dim / rope.head_dim, fractions)
             | self.stated("", None, {name: rope.head_dim for name in WIDTHS})
         )
         if reading.fixed.get("reverse", False) != rope.reverse:
             raise self.unread("turn in the same direction", "a class that does not")
-        return keys | self.block(rule)
+        return _nested(keys | self.block(rule), path)
 
     def unread(self, requirement: str, found: str) -> ValueError:
-        return wrong_value(f"{self.engine} {requirement}{self.model}; got {found}")
-
-    def fractions(self) -> Values:
-        return {**dict.fromkeys(FRACTIONS, rotated_fraction(self.rope)), "rotary_dim": self.rope.rotary_dim}
+        return wrong_value(f"{self.engine} must {requirement}{self.model}; got {found}")
 
     def stated(self, what: str, value: str | float | None, by_name: Values) -> Values:
         """The key that the class reads for a value. A class that reads none must have the value without."""
@@ -138,13 +132,6 @@ class _Class:
             found = "does not" if usual is None else f"always has {usual}, not {value}"
             raise self.unread(f"read {next(iter(by_name))}", f"a class that {found}")
         return {}
-
-    def base_and_rule(self) -> tuple[float | None, Scaling | None]:
-        base, rule = self.rope.base, self.rope.scaling
-        by_alpha = isinstance(rule, NTKScaling) and "ntk" in self.reading.rules
-        if by_alpha or isinstance(rule, DynamicNTKScaling):  # MLX computes it for each length, as the rule does
-            return base, rule
-        return base_and_rule(self.rope, TARGET)
 
     def block(self, rule: Scaling | None) -> Values:
         """The block of the rule, and the keys outside that it needs."""

@@ -49,16 +49,10 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
     known = _reading_of(rope, table)
     block = {"rope_theta": rope.base, **_sections_and_fraction(rope, SGLANG)}
     is_latent = LATENT in known.rules if known else rope.softmax_scale != 1.0
-    if isinstance(rope.scaling, YarnScaling) and is_latent:
-        name, keys = LATENT, _sglang_latent_yarn(rope, rope.scaling)
-    else:
-        name, keys = _sglang_rule(rope, rope.scaling)
+    name, keys, outside = _sglang_rule(rope, is_latent)
     _require_read(rope, table, known, block, name)
     if known is None and "mrope_section" in block and name not in ("default", "yarn"):
         raise wrong_value(f"scaling must be none or YaRN with sections in {SGLANG}; got {rope.scaling}")
-    outside = {}
-    if isinstance(rope.scaling, DynamicNTKScaling):
-        outside[LENGTH] = rope.scaling.max_position_embeddings
     if known and ORIGINAL in keys and ORIGINAL not in known.rules[name]:
         outside[ORIGINAL] = keys[ORIGINAL]  # some classes replace that of the block by that of the config
     rope_type = {"ntk": "dynamic", LATENT: "yarn"}.get(name, name)
@@ -78,42 +72,47 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
     return [*flags, "--json-model-override-args", json.dumps(written)]
 
 
-def _sglang_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values]:
-    """A rule by SGLang's name, and the keys that SGLang reads for it."""
-    require_plain_softmax(rope, SGLANG)
+# A rule by the name that a program has for it, the keys of its block, and keys outside it.
+Rule = tuple[str, Values, Values]
+
+
+def _rule_as_in_transformers(rule: Scaling | None, target: str) -> Rule:
     if rule is None or type(rule) is Scaling:
-        return "default", {}
+        return "default", {}, {}
     if isinstance(rule, (LinearScaling, Llama3Scaling)):
-        return rule.rope_type, parameters(rule)
-    if isinstance(rule, NTKScaling):
-        return "ntk", {"alpha": rule.factor, "factor": 1.0}
+        return rule.rope_type, parameters(rule), {}
     if isinstance(rule, DynamicNTKScaling):
-        require_length_of_config(rule, SGLANG)
-        return "dynamic", {"factor": rule.factor}
+        return "dynamic", {"factor": rule.factor}, {LENGTH: rule.max_position_embeddings}
+    raise unsupported(rule, target)
+
+
+def _sglang_rule(rope: Embedding, is_latent: bool) -> Rule:
+    rule = rope.scaling
+    if isinstance(rule, YarnScaling) and is_latent:
+        require_truncated(rule, f"{SGLANG} with latent attention")
+        return LATENT, {**parameters(rule, *YARN), **mscales(rope, rule, SGLANG)}, {}
+    require_plain_softmax(rope, SGLANG)
+    if isinstance(rule, NTKScaling):
+        return "ntk", {"alpha": rule.factor, "factor": 1.0}, {}
     if isinstance(rule, YarnScaling):
         # The only key for the attention factor is a number by which that of the paper is multiplied.
         times = {"attn_factor": rope.attention_factor / rule.get_mscale(1.0)}
-        return "yarn", {**parameters(rule, *YARN, "truncate"), **times}
+        return "yarn", {**parameters(rule, *YARN, "truncate"), **times}, {}
     if isinstance(rule, LongRopeScaling):
         require_half(rope, SGLANG)
         # Without them, SGLang computes the attention factor from the length of the config.
         factors = dict.fromkeys(("short_mscale", "long_mscale"), rope.attention_factor)
-        return "longrope", {**parameters(rule, "short_factor", "long_factor", ORIGINAL), **factors}
-    raise unsupported(rule, SGLANG)
-
-
-def _sglang_latent_yarn(rope: Embedding, rule: YarnScaling) -> Values:
-    require_truncated(rule, f"{SGLANG} with latent attention")
-    return {**parameters(rule, *YARN), **mscales(rope, rule, SGLANG)}
+        return "longrope", {**parameters(rule, "short_factor", "long_factor", ORIGINAL), **factors}, {}
+    if isinstance(rule, DynamicNTKScaling):
+        require_length_of_config(rule, SGLANG)
+    return _rule_as_in_transformers(rule, SGLANG)
 
 
 def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
     table = engines.table("lmdeploy", options.engine_version)
     known = _reading_of(rope, table)
     several = _sections_and_fraction(rope, LMDEPLOY)
-    base, rule = rope.base, rope.scaling
-    if not isinstance(rule, DynamicNTKScaling):  # lmdeploy computes it for each length, as the rule does
-        base, rule = base_and_rule(rope, LMDEPLOY)
+    base, rule = base_and_rule(rope, LMDEPLOY, DynamicNTKScaling)  # which it computes for each length, as the rule does
     name, keys, outside = _lmdeploy_rule(rope, rule)
     block = {"rope_type": name, "rope_theta": base, **several, **keys}
     _require_read(rope, table, known, block, name)
@@ -122,21 +121,13 @@ def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
     return [*length, "--hf-overrides", overrides, "--backend", "pytorch"]
 
 
-def _lmdeploy_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values, Values]:
-    """The name of a rule, the keys of its block, and keys outside it."""
-    if not isinstance(rule, YarnScaling):
-        require_plain_softmax(rope, LMDEPLOY, without="YaRN")
-    if rule is None:
-        return "default", {}, {}
-    if isinstance(rule, (LinearScaling, Llama3Scaling)):
-        return rule.rope_type, parameters(rule), {}
-    if isinstance(rule, DynamicNTKScaling):
-        return "dynamic", {"factor": rule.factor}, {LENGTH: rule.max_position_embeddings}
+def _lmdeploy_rule(rope: Embedding, rule: Scaling | None) -> Rule:
     if isinstance(rule, YarnScaling):
         keys = parameters(rule, *YARN, "truncate") | {"attention_factor": rope.attention_factor}
         if rope.softmax_scale != 1.0:
             keys["mscale_all_dim"] = rule.mscale_all_dim
         return "yarn", keys, {}
+    require_plain_softmax(rope, LMDEPLOY, without="YaRN")
     if isinstance(rule, LongRopeScaling):
         original = rule.original_max_position_embeddings
         # lmdeploy computes the attention factor from the length of the config.
@@ -147,7 +138,7 @@ def _lmdeploy_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values, 
                 f"attention_factor must be that of the factor in {LMDEPLOY}; got {rope.attention_factor}, not {usual}"
             )
         return "longrope", parameters(rule, "short_factor", "long_factor", ORIGINAL), {LENGTH: length}
-    raise unsupported(rule, LMDEPLOY)
+    return _rule_as_in_transformers(rule, LMDEPLOY)
 
 
 def _reading_of(rope: Embedding, table: Table) -> Reading | None:

@@ -62,11 +62,10 @@ def transformers4_keys(rope: Embedding, options: Options) -> Values:
     """Keys of a config.json, as transformers 4 reads them."""
     table = _table(options.engine_version, 4)
     rope = _with_larger_base(rope, table)
-    return below(rope._provenance.path, flat_keys(rope, Reads(rope, table)))
+    return below(rope._provenance.path, _flat_keys(rope, Reads(rope, table)))
 
 
-def flat_keys(rope: Embedding, reads: "Reads") -> Values:
-    """The same, without the keys that lead to the part of a config."""
+def _flat_keys(rope: Embedding, reads: "Reads") -> Values:
     block = rope_parameters(rope)
     rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
     if block["rope_type"] == "proportional":
@@ -74,7 +73,7 @@ def flat_keys(rope: Embedding, reads: "Reads") -> Values:
     outside = _of_length(rope, rule)
     if reads.known is None:
         fraction = {FRACTION: block[FRACTION]} if FRACTION in block else {}
-        return {"rope_theta": rope.base, **fraction, **outside, "rope_scaling": _or_none(rule)}
+        return {rope._provenance.base_key: rope.base, **fraction, **outside, "rope_scaling": _or_none(rule)}
     reads.require_rotation()
     interleave = {"rope_interleave": rope.layout != "half"} if "rope_interleave" in reads.known.keys else {}
     bases = BASES_OF_SLIDING if rope._provenance.layer_type == "sliding_attention" else BASES
