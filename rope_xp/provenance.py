@@ -53,11 +53,9 @@ class Provenance:
 
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""
-        names = (
-            *("model_type", "is_latent", "base_key", "file_type", "path", "layer_type", "layer", "sliding_window"),
-            *("is_windowed", "tensors", "architecture"),
-        )
-        return Provenance(**{name: getattr(self, name) for name in names})
+        of_family = ("model_type", "is_latent", "base_key", "file_type", "path", "architecture", "tensors")
+        of_layers = ("layer_type", "layer", "sliding_window", "is_windowed")
+        return Provenance(**{name: getattr(self, name) for name in of_family + of_layers})
 
     @property
     def layers(self) -> str:

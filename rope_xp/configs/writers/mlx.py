@@ -95,9 +95,9 @@ class _Class:
 
     def keys(self) -> Values:
         rope, reading = self.rope, self.reading
-        path, own = rope._provenance.path, reading.path
-        if path != own and (path or not reading.flat):
-            found, where = (".".join(keys) or "the file itself" for keys in (path, own))
+        path = rope._provenance.path
+        if path != reading.path and (path or not reading.flat):
+            found, where = (".".join(keys) or "the file itself" for keys in (path, reading.path))
             raise self.unread(f"read keys in {found}", f"a class that reads them in {where}")
         if reading.fixed.get("rotated") == 0.0:
             raise self.unread("rotate", "a class that does not")
