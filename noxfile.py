@@ -143,14 +143,14 @@ def tests_strict(session):
 
 @default(name="tests-jax")
 def tests_jax(session):
-    """The suite on JAX, its transforms and compiler, and equality with its packages."""
+    """The suite on JAX, its transforms and compiler."""
     python = with_frameworks(session)
     python(*BRIEF, "--xp=jax", "tests", *session.posargs)
 
 
 @default(name="tests-torch")
 def tests_torch(session):
-    """The suite on PyTorch, its transforms and compiler, and equality with its packages. Plans that are kept."""
+    """The suite on PyTorch, its transforms and compiler. Plans that are kept."""
     python = with_frameworks(session)
     python(*BRIEF, "--xp=torch", "tests", *session.posargs)
 

@@ -22,12 +22,6 @@ from rope_xp.configs.readers.command_line import KNOWN
 from rope_xp.extension import LENGTHS, METHODS
 
 PACKAGE = Path(rope_xp.__file__).parent
-# Modules whose errors no command can reach: those about arrays, modules of frameworks, and the command itself.
-NOT_REACHED = (
-    *("kernels", "libraries.py", "memory.py", "signature.py", "threads.py", "alignment.py", "exact_phases.py"),
-    *("torch.py", "flax.py", "onnx.py", "modules.py", "huggingface", "cli", "weights.py", "functions.py", "positions"),
-    "reports.py",
-)
 SCALINGS = [name for name in vars(frequencies) if name.endswith("Scaling")]
 # Functions of the library by the names that errors have, and where their errors come from, apart from checks that all
 # functions share.
@@ -74,11 +68,7 @@ def texts_of(file):
             yield text.value
 
 
-TEXTS = {
-    file.relative_to(PACKAGE).as_posix(): sorted(set(texts_of(file)))
-    for file in sorted(PACKAGE.rglob("*.py"))
-    if not any(part in NOT_REACHED for part in file.relative_to(PACKAGE).parts)
-}
+TEXTS = {file.relative_to(PACKAGE).as_posix(): sorted(set(texts_of(file))) for file in sorted(PACKAGE.rglob("*.py"))}
 
 
 def arguments_of(function, command):

@@ -10,13 +10,14 @@ import os
 import tempfile
 from collections import Counter
 from functools import cache
+from itertools import product
 from types import MappingProxyType, SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 from configs import CONFIGS, GOLDENS, ROWS
-from engines import OF_LENGTHS
+from engines import OF_LENGTHS, overrides_of
 
 if importlib.util.find_spec("vllm") is None:
     raise pytest.UsageError("vLLM must be unzipped and on PYTHONPATH: run `nox -s tests-vllm`; got none")
@@ -63,16 +64,9 @@ RULES = {
 TOLERANCE = 4 * 512 * 2.0**-24
 
 
-def innermost(keys):
-    """The keys of the part that is read."""
-    while "rope_parameters" not in keys:
-        (keys,) = keys.values()
-    return keys
-
-
 def cache_of(flags, rope, config, positions=512):
     """Cosines and sines of `get_rope` for these overrides of a config."""
-    keys = innermost(json.loads(flags[1]))
+    keys, block = overrides_of(flags)
     length = keys.get("max_position_embeddings", config.get("max_position_embeddings", 1024))
     is_longrope = isinstance(rope.scaling, LongRopeScaling)
     whole = VllmConfig(device_config=DeviceConfig("cpu"))
@@ -81,7 +75,7 @@ def cache_of(flags, rope, config, positions=512):
         _ROPE_DICT.clear()
     lengths = patch.object(phi3_long_rope_scaled_rope, "get_current_vllm_config", lambda: whole)
     with lengths, set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
-        built = get_rope(rope.head_dim, length, rope.layout == "half", keys["rope_parameters"], torch.float32)
+        built = get_rope(rope.head_dim, length, rope.layout == "half", block, torch.float32)
     if is_longrope:
         first = built.original_max_position_embeddings if built.use_long_rope else 0
         return built.long_short_cos_sin_cache[first : first + positions].numpy()
@@ -140,12 +134,12 @@ def test_tables_of_goldens():
         if not rope:
             continue
         try:
-            keys = innermost(json.loads(rope.to_config("vllm")[1]))
+            keys, block = overrides_of(rope.to_config("vllm"))
         except ValueError:
             count["refused"] += 1
             continue
         if rope.softmax_scale != 1.0:  # as the classes of latent attention do
-            keys["rope_parameters"]["rope_type"] = "deepseek_yarn"
+            block["rope_type"] = "deepseek_yarn"
         error = differs(["", json.dumps(keys)], rope, CONFIGS[golden["config"]])
         count["equal" if error < 2 * TOLERANCE else "differs"] += 1
     print(dict(count))
@@ -180,12 +174,11 @@ COMPOSITES = ["qwen2-vl-7b-instruct", "qwen2.5-vl-7b-instruct", "glm-4.1v-9b-thi
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_overrides_reach_the_text_config(tmp_path, name):
     config = CONFIGS[name]
-    rope = from_config(config)
-    changed = with_provenance(rope.replace(base=3 * rope.base), rope._provenance)
-    overrides = json.loads(changed.to_config("vllm")[1])
-    assert applied(tmp_path, config, overrides).rope_parameters["rope_theta"] == changed.base
+    base = from_config(config).base
+    overrides = json.loads(changed(config, base=3 * base).to_config("vllm")[1])
+    assert applied(tmp_path, config, overrides).rope_parameters["rope_theta"] == 3 * base
     outside = applied(tmp_path, config, overrides["text_config"]).rope_parameters  # flat files, too
-    assert outside["rope_theta"] == rope.base
+    assert outside["rope_theta"] == base
 
 
 @pytest.mark.parametrize("name", ["gemma-3-12b-it", "gemma-3-1b-it", "olmo-3-7b"])
@@ -214,6 +207,12 @@ TINY = {
     "rope_theta": 1e6,
 }
 MODELS = {row["model_type"]: TINY | row for row in ROWS["tiny models of vLLM"]}
+
+
+def changed(config, layer_type=None, **options):
+    """The embedding of a config with other values, which is written for the config's model type."""
+    rope = from_config(config, layer_type=layer_type)
+    return with_provenance(rope.replace(**options), rope._provenance)
 
 
 @cache
@@ -258,13 +257,22 @@ def table_of(module, rope):
     return module._compute_cos_sin_cache()[:512].numpy()
 
 
-@pytest.mark.parametrize("rule", ["none", "linear", "yarn, factor", "yarn, mscale"])
-@pytest.mark.parametrize("model", sorted(MODELS.keys() - {"gemma3_text", "gpt_oss"}))
+def assert_rotate(modules, rope):
+    assert modules
+    for each in modules:
+        assert np.abs(table_of(each, rope) - ours(rope)).max() < TOLERANCE
+
+
+OF_ALL = ("none", "linear", "yarn, factor", "yarn, mscale")
+OF_MODELS = [*product(sorted(MODELS.keys() - {"gemma3_text", "gpt_oss"}), OF_ALL)]
+OF_MODELS += [("gpt_oss", "yarn, not rounded")]  # whose class reads seven keys of YaRN, and fails without them
+
+
+@pytest.mark.parametrize("model, rule", OF_MODELS)
 def test_model_classes_rotate_as_we_do(tmp_path, model, rule):
     """The real class, without weights: the tables of each of its rotary modules. What is refused is named."""
     config = MODELS[model]
-    rope = from_config(config)
-    rope = with_provenance(rope.replace(base=3e5, scaling=RULES[rule]), rope._provenance)
+    rope = changed(config, base=3e5, scaling=RULES[rule])
     refused = {
         ("linear", True): "must read rope_type 'linear'",
         ("yarn, mscale", False): "softmax_scale must be 1 in vllm .* without a class that scales it",
@@ -273,29 +281,17 @@ def test_model_classes_rotate_as_we_do(tmp_path, model, rule):
         with pytest.raises(ValueError, match=message):
             rope.to_config("vllm")
         return
-    found = rotary_modules(tmp_path, config, rope.to_config("vllm"))
-    assert found
-    for each in found:
-        assert np.abs(table_of(each, rope) - ours(rope)).max() < TOLERANCE
+    assert_rotate(rotary_modules(tmp_path, config, rope.to_config("vllm")), rope)
 
 
 def test_gemma_3_rotates_each_type_of_layers(tmp_path):
     config = MODELS["gemma3_text"]
-    ropes = {kind: from_config(config, layer_type=kind) for kind in config["layer_types"]}
-    ropes = {kind: with_provenance(each.replace(base=2 * each.base), each._provenance) for kind, each in ropes.items()}
+    bases = {kind: 2 * from_config(config, layer_type=kind).base for kind in config["layer_types"]}
+    ropes = {kind: changed(config, kind, base=base) for kind, base in bases.items()}
     found = rotary_modules(tmp_path, config, flags_of_types(ropes, Options()))
     assert len(found) == 2
     for module, rope in zip(found, ropes.values(), strict=True):
-        assert np.abs(table_of(module, rope) - ours(rope)).max() < TOLERANCE
-
-
-def test_gpt_oss_rotates_as_we_do(tmp_path):
-    """Its class reads seven keys of YaRN, and fails without them."""
-    config = MODELS["gpt_oss"]
-    rope = from_config(config)
-    rope = with_provenance(rope.replace(base=3e5, scaling=YarnScaling(**YARN, truncate=False)), rope._provenance)
-    for module in rotary_modules(tmp_path, config, rope.to_config("vllm")):
-        assert np.abs(table_of(module, rope) - ours(rope)).max() < TOLERANCE
+        assert_rotate([module], rope)
 
 
 @pytest.mark.parametrize("length", [128, 1024])
@@ -307,10 +303,8 @@ def test_longrope_of_phi3(tmp_path, length, factor):
         **lists, original_max_position_embeddings=256, factor=4.0, attention_factor=factor, seq_len=length
     )
     config = MODELS["phi3"] | {"original_max_position_embeddings": 256}
-    rope = from_config(config)
-    rope = with_provenance(rope.replace(base=3e5, scaling=rule), rope._provenance)
-    flags = rope.to_config("vllm")
-    found = rotary_modules(tmp_path, config, ["--max-model-len", str(length), *flags])
+    rope = changed(config, base=3e5, scaling=rule)
+    found = rotary_modules(tmp_path, config, ["--max-model-len", str(length), *rope.to_config("vllm")])
     assert found
     for each in found:
         assert each.use_long_rope == (length > 256)
@@ -336,8 +330,7 @@ def test_what_the_reader_of_flags_says(tmp_path):
     phi3 = {"rope_scaling": {"type": "longrope", **lists}, "original_max_position_embeddings": 256}
     for config in (MODELS["glm4"], MODELS["phi3"] | phi3):
         rope = from_config(config, flags=["vllm", *flags])
-        (found,) = {each for each in rotary_modules(tmp_path, config, flags)}
-        assert np.abs(table_of(found, rope) - ours(rope)).max() < TOLERANCE
+        assert_rotate(rotary_modules(tmp_path, config, flags), rope)
 
 
 @pytest.mark.parametrize("length", [100, 600, 1024])
@@ -345,9 +338,7 @@ def test_dynamic_ntk_of_transformers_follows_the_length(tmp_path, length):
     """vLLM runs Phi with the code of transformers, which computes the frequencies of each length."""
     config = TINY | {"model_type": "phi", "architectures": ["PhiForCausalLM"], "partial_rotary_factor": 0.5}
     del config["head_dim"]
-    rope = from_config(config)
-    rule = DynamicNTKScaling(factor=4.0, max_position_embeddings=256, seq_len=length)
-    rope = with_provenance(rope.replace(scaling=rule), rope._provenance)
+    rope = changed(config, scaling=DynamicNTKScaling(factor=4.0, max_position_embeddings=256, seq_len=length))
     flags = ["--max-model-len", "1024", *rope.to_config("vllm")]
     module = rotary_modules(tmp_path, config, flags)[0]
     again = type(module)(config=module.config)

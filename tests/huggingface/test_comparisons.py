@@ -249,8 +249,7 @@ def rotary_module(name, monkeypatch, change=lambda tables, *positions: tables, *
 
 
 NEAR, FAR = [0, 1, 511, 3, 8, 8, 127, 64, 300, 257], 2**20
-AXIS_1, AXIS_2 = [0, 2, 510, 6, 16, 16, 254, 128, 88, 2, FAR], [0, 3, 509, 9, 24, 24, 381, 192, 388, 259, FAR]
-CELLS = [list(pair) for pair in zip([*NEAR, FAR], AXIS_1)]
+CELLS = [list(pair) for pair in zip([*NEAR, FAR], [0, 2, 510, 6, 16, 16, 254, 128, 88, 2, FAR])]
 LONG = [[0, 1, 15, 3, 8, 8, *[15] * 5]]
 POSITIONS = {
     "Llama": [[(1,), [[*NEAR, FAR]]]],

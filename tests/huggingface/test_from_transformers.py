@@ -317,10 +317,6 @@ def test_the_layers_of_a_type():
         assert reading_models._of_type(pairs, config, label) == [pairs[number] for number in found]
 
 
-def tiny(**changes):
-    return transformers.LlamaConfig(**LAYERS, **SMALL, **changes)
-
-
 def of(model_type, **changes):
     return {"config": {"model_type": model_type, **changes}}
 

@@ -14,6 +14,7 @@ from libraries import LIBRARIES
 from samples import embedding
 
 from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb, fixed_pos_embedding, positions
+from rope_xp.weights import permute_projection
 
 XP = LIBRARIES["jax"]
 random = XP.random
@@ -175,3 +176,15 @@ def test_learned_frequencies_are_not_hashed():
         hash(RotaryEmbedding(head_dim=14, layout="half", inv_freq=jnp.ones(7)))
     with pytest.raises(TypeError, match="inv_freq must be float32 or float64; got bfloat16"):
         RotaryEmbedding(head_dim=14, layout="half", inv_freq=jnp.ones(7, dtype=jnp.bfloat16))
+
+
+def test_projections_between_layouts_gather_nothing_and_are_differentiated():
+    def permute(w):
+        return permute_projection(w, num_heads=2, to="half", rotary_dim=6)
+
+    w, factors = random(3, 28, 5), random(28, 5, seed=1)
+    assert "gather" not in str(jax.make_jaxpr(permute)(w[0]))
+    np.testing.assert_array_equal(jax.jit(jax.vmap(permute))(w), jnp.stack([permute(each) for each in w]))
+    gradient = jax.grad(lambda w: (permute(w) * factors).sum())(w[0])
+    back = permute_projection(factors, num_heads=2, to="interleaved", rotary_dim=6)
+    np.testing.assert_array_equal(gradient, back)

@@ -1,4 +1,7 @@
-"""Positions equal those that the vision towers of transformers give their rotary embeddings."""
+"""Positions equal those that the vision towers of transformers give their rotary embeddings.
+
+`benchmarks/parity.py` compares those of Llama 4, of EfficientLoFTR, and of the memories of SAM 2 and its kin.
+"""
 
 from importlib import import_module
 
@@ -115,25 +118,11 @@ def test_gemma_4():
     assert_same(join(grid(h, w, axes=(1, 0), like=TORCH), total=len(theirs), padding=-1), theirs.T)
 
 
-def test_llama_4():
-    sizes = {"hidden_size": 48, "num_attention_heads": 2, "image_size": 10, "patch_size": 2}
-    settings = config("llama4", "Llama4VisionConfig", **sizes)
-    turns = upstream("llama4", "Llama4VisionRotaryEmbedding")(settings).freqs_ci[:, 0, :]
-    frequencies = settings.rope_parameters["rope_theta"] ** -(torch.arange(0, 12, 2) / 12)
-    ours = join(grid(5, 5, start=1, axes=(1, 0), like=TORCH), 1)
-    angles = (ours.T[:, :, None] * frequencies).flatten(1)
-    torch.testing.assert_close(torch.polar(torch.ones_like(angles), angles), turns, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("model, name", [("sam2", "Sam2"), ("sam3_tracker", "Sam3Tracker"), ("edgetam", "EdgeTam")])
-def test_sam_2_and_its_kin(model, name):
-    settings = config(f"{model}_video", f"{name}VideoConfig")
-    settings.memory_attention_rope_feat_sizes = [7, 4]
-    positions = upstream(f"{model}_video", f"{name}VideoMemoryAttention").precompute_positions
-    assert_same(grid(4, 7, axes=(1, 0), like=TORCH), positions(settings).T)
-    if model == "edgetam":
-        settings.memory_attention_rope_k_sizes = [3, 5]
-        assert_same(grid(5, 3, axes=(1, 0), like=TORCH), positions(settings, True).T)
+def test_keys_of_edgetam():
+    settings = config("edgetam_video", "EdgeTamVideoConfig")
+    settings.memory_attention_rope_k_sizes = [3, 5]
+    theirs = upstream("edgetam_video", "EdgeTamVideoMemoryAttention").precompute_positions(settings, True)
+    assert_same(grid(5, 3, axes=(1, 0), like=TORCH), theirs.T)
 
 
 def test_sam_3():
@@ -157,11 +146,6 @@ def test_dinov3_and_its_kin(model):
         moved = upstream(model, "augment_patches_center_coordinates")(theirs.T, **chosen).T
         ours_moved = augment(ours, torch.Generator().manual_seed(3), **chosen)
         torch.testing.assert_close(ours_moved, moved, rtol=0, atol=2e-6)
-
-
-def test_efficientloftr():
-    theirs = upstream("efficientloftr", "compute_embeddings")(torch.ones(1), 4, 7, 4)[0].flatten(0, 1).T
-    assert_same(grid(4, 7, start=1, like=TORCH), theirs)
 
 
 def test_vjepa2():

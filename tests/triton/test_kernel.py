@@ -33,7 +33,7 @@ from rope_xp.kernels.reference import Rotation
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
-HALVES, NEIGHBOURS = Rotation("half", "half"), Rotation("interleaved", "interleaved")
+HALVES = Rotation("half", "half")
 NUMPY = LIBRARIES["torch"].numpy
 ROPE = RotaryEmbedding(
     head_dim=14, layout="half", base=10_000.0, rotary_dim=10, first_channel=2, attention_factor=1.25, kernel="triton"
