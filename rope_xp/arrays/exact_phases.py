@@ -59,11 +59,8 @@ class Frequencies:
         self.is_single_row = self.are_floats and len(shape) == 1
         self.axis_of_pair: tuple[int, ...] | None = None
         row_shape = shape[1:] if len(shape) > 1 else shape
-        if not self.are_floats:
-            self.rows = tuple(Row(inv_freq, row_shape, axis) for axis in range(self.axes))
-            return
-        rows = inv_freq if len(shape) > 1 else (inv_freq,)
-        if self.axes > 1 and self.heads is None:
+        rows = inv_freq if self.are_floats and len(shape) > 1 else (inv_freq,) * self.axes
+        if self.are_floats and self.axes > 1 and self.heads is None:
             columns = list(zip(*rows))
             self.axis_of_pair = _axis_of_pair(columns)
             if self.axis_of_pair is not None:

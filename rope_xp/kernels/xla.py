@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rope_xp.arrays import exact_phases
+from rope_xp.arrays.alignment import align_angles
 from rope_xp.arrays.libraries import materialized
 from rope_xp.kernels import reference
 from rope_xp.kernels.reference import Angles, Rotation, Tables, join_pairs, split_pairs
@@ -71,9 +72,7 @@ def _select_rows(sin: Array, cos: Array, positions: Array) -> tuple[Any, Any]:
 
 @partial(jax.jit, static_argnames=("alignment", "rotation"))
 def _rotate_unaligned(x: Any, sin: Any, cos: Any, alignment: Any, rotation: Rotation) -> Any:
-    sin, cos = sin.reshape(alignment.shape), cos.reshape(alignment.shape)
-    if alignment.order is not None:
-        sin, cos = sin.transpose(alignment.order), cos.transpose(alignment.order)
+    ((sin, cos),) = align_angles([(sin, cos)], [alignment])
     return rotate(x, sin, cos, rotation)
 
 
