@@ -261,6 +261,10 @@ def narrow(wide: Any, numbers: Any, other: Any, are_small: bool) -> None:
     numbers[below] = small
 
 
+def from_numpy(numbers: Array, like: object) -> Any:
+    return numbers if libraries.is_host(like) else sys.modules["torch"].from_numpy(numbers)
+
+
 def complex_view(x: Any) -> Any:
     """A view of adjacent channels as complex numbers; None if memory or dtype do not permit one."""
     if 0 in x.shape or steps(x)[-1] != x.itemsize or libraries.dtype_name(x.dtype) not in ("float32", "float64"):

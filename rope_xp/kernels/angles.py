@@ -263,8 +263,7 @@ def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel
     if fractions is not None:
         others = fractions != 0.0
         sin[others], cos[others] = blocked.exact_tables(numbers[others], frequencies)
-    _, from_host = memory.to_and_from_host(positions)
-    return from_host(sin), from_host(cos)
+    return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 
 def _zero_with_derivative(positions: Array, frequencies: exact_phases.Frequencies, dtype: object) -> Any:

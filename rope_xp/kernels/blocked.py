@@ -268,11 +268,11 @@ class TableProgram(NamedTuple):
     scale: float
 
     def run(self, positions: Any, like: Any) -> tuple[Any, Any]:
-        to_host, from_host = memory.to_and_from_host(positions)
-        sin, cos = exact_tables(to_host(positions), self.frequencies)
+        is_host = isinstance(positions, np.ndarray)
+        sin, cos = exact_tables(positions if is_host else positions.numpy(), self.frequencies)
         if self.scale != 1.0:
             sin, cos = sin * self.scale, cos * self.scale
-        return from_host(sin), from_host(cos)
+        return (sin, cos) if is_host else (memory.from_numpy(sin, positions), memory.from_numpy(cos, positions))
 
 
 def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> TableProgram | None:
