@@ -197,9 +197,11 @@ class RotaryEmbedding:
     def replace(self, **changes: Any) -> "RotaryEmbedding":
         """A copy with some arguments changed. Values that depend on them are computed again.
 
-        Values that the caller gave are kept, but for a `rotary_dim` of all channels. The copy remembers the model type
-        that `from_config` read, which decides what `to_config` can write. (`dataclasses.replace` keeps computed values
-        too: pass it ``inv_freq=None`` when you change the frequencies, ``attention_factor=None`` without a scaling.)
+        Values that the caller gave are kept, but for those that a value without them has too: a `rotary_dim` of all
+        channels, or of all pairs when `inv_freq` changes, and an `attention_factor` of 1 or that of the scaling. The
+        copy remembers the model type that `from_config` read, which decides what `to_config` can write.
+        (`dataclasses.replace` keeps computed values too: pass it ``inv_freq=None`` when you change the frequencies,
+        ``attention_factor=None`` without a scaling.)
 
         Parameters
         ----------
@@ -231,8 +233,9 @@ class RotaryEmbedding:
         given = {name: getattr(self, name) for name in _ARGUMENTS}
         if self.base is not None:
             given["inv_freq"] = None
-            if self.rotary_dim == self.head_dim - self.first_channel:
-                given["rotary_dim"] = None
+        has_all_channels = self.base is not None and self.rotary_dim == self.head_dim - self.first_channel
+        if has_all_channels or (self.base is None and changes.get("inv_freq") is not None):
+            given["rotary_dim"] = None
         if self.scaling is not None or self.attention_factor == 1.0:
             given["attention_factor"] = None
         return mark(type(self)(**{**given, **changes}), self._provenance.of_model())

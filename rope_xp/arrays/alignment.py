@@ -55,24 +55,21 @@ def alignments_of_tables(
     return [Alignment((*_aligned_axes("tables", shape, 1, x, seq_dim), shape[-1])) for x in arrays]
 
 
-def leading_axes(name: str, positions: Array, axes: int) -> int:
-    """The number of axes before those of tokens: 1 if there are several position axes, else 0."""
+def check_position_axes(name: str, positions: Array, axes: int) -> None:
     if axes == 1:
-        return 0
+        return
     checks.array(name, positions)
     if tuple(positions.shape[:1]) != (axes,):
         raise wrong_value(
             f"{name} must have its {axes} position axes first, such as ({axes}, seq); "
             f"got shape {checks.shape(positions)}"
         )
-    return 1
 
 
-def shape_of_delta(shape: Sequence[int], leading: int, axes: int) -> tuple[int, ...]:
-    """The shape of `delta` with axes of size 1 at its end: a change of positions of all keys, or of each batch row."""
-    missing = axes - (len(shape) - leading)
-    applies_to_rows = len(shape) == leading or shape[-1] == 1
-    return (*shape, *[1] * missing) if missing > 0 and applies_to_rows else tuple(shape)
+def shape_of_delta(of_tokens: tuple[int, ...], axes: int) -> tuple[int, ...]:
+    """The token axes of `delta`, with axes of size 1 at the end if it is a change of all keys, or of each batch row."""
+    applies_to_rows = len(of_tokens) == 0 or of_tokens[-1] == 1
+    return (*of_tokens, *[1] * (axes - len(of_tokens))) if applies_to_rows else of_tokens
 
 
 def checked_seq_axis(arrays: Sequence[Array], seq_dim: int) -> int:

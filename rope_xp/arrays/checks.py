@@ -243,8 +243,9 @@ def shape(x: Any) -> tuple[int, ...]:
     return tuple(x.shape)
 
 
-def writable(arrays: Sequence[Any]) -> None:
+def writable(arrays: Sequence[Any], tables: Sequence[Any]) -> None:
     """Arrays must be safe to overwrite: writable, without gradients, and each element in its own memory."""
+    # This follows from the signature of a call, so its plan does it.
     for x in arrays:
         if libraries.is_torch(x):
             if x.requires_grad:
@@ -267,11 +268,7 @@ def writable(arrays: Sequence[Any]) -> None:
                     f"x must hold each element in its own memory; got shape {shape(x)} with strides {strides}"
                 )
             extent += step * (size - 1)
-
-
-def no_gradients(tables: Sequence[tuple[Any, ...]]) -> None:
-    """Tables must not require grad, because a rotation in place has no derivative."""
-    if any(libraries.is_torch(table) and table.requires_grad for pair in tables for table in pair):
+    if any(libraries.is_torch(table) and table.requires_grad for table in tables):
         raise wrong_value(
             "tables must not require grad, because a rotation in place has no derivative; got tables that do"
         )

@@ -26,8 +26,6 @@ class Plans(dict[Hashable, Any]):
     # change.
 
     def add(self, signature: Hashable, plan: object) -> None:
-        if signature is None:
-            return
         if len(self) >= MAX_PLANS:
             self.clear()
         self[signature] = plan

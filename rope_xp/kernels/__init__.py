@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rope_xp.arrays import checks, exact_phases, libraries, signature, threads  # noqa: F401 (threads registers a hook for forks)
+from rope_xp.arrays import exact_phases, libraries, signature, threads  # noqa: F401 (threads registers a hook for forks)
 from rope_xp.arrays.alignment import Alignment, align_angles
 from rope_xp.errors import wrong_value
 from rope_xp.kernels import blocked, faults, reference
@@ -27,12 +27,6 @@ KERNELS = {
 }
 # The faster kernels for each kind of memory, fastest first, for all floating dtypes.
 _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("xla",)}
-
-
-def require_writable(xs: Sequence[Array], angles: Angles) -> None:
-    """Check that results can overwrite the arrays. This follows from the signature of a call, so its plan does it."""
-    checks.writable(xs)
-    checks.no_gradients(angles)
 
 
 def computes_angles(x: Array, kernel: str) -> bool:

@@ -1,14 +1,14 @@
 """Tables of sines and cosines, from positions and frequencies."""
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add
 from typing import Any, Literal, NamedTuple
 
 from rope_xp import kernels
 from rope_xp.arrays import checks, exact_phases, libraries, memory
-from rope_xp.arrays.alignment import leading_axes
-from rope_xp.arrays.signature import Plans, is_torch_compiling
+from rope_xp.arrays.alignment import check_position_axes
+from rope_xp.arrays.signature import is_torch_compiling
 from rope_xp.errors import public, wrong_value
 from rope_xp.frequencies import geometric
 from rope_xp.kernels import Kernel, blocked
@@ -101,7 +101,7 @@ def fixed_pos_embedding(
     checks.floating("x", x)
     dim = checks.even_width(x)
     seq = libraries.size_of(x, checks.axis(seq_dim, x))
-    frequencies = _geometric_frequencies(checks.at_least("base", base, 1.0), dim)
+    frequencies = _frequencies_of(checks.at_least("base", base, 1.0), dim)
     positions = count_from("offset", offset, seq, like=x)
     if positions.ndim > 1:
         raise wrong_value(f"offset must have no axis; got shape {checks.shape(offset)}")
@@ -150,23 +150,20 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
            [0.841, 0.54 , 0.1  , 0.995]], dtype=float32)
     """
     base = checks.at_least("base", base, 1.0)
-    frequencies = _geometric_frequencies(base, checks.even_size("dim", dim))
+    frequencies = _frequencies_of(base, checks.even_size("dim", dim))
     sin, cos = sincos_of(positions, frequencies, like=like)
     return join_pairs(libraries.namespace(sin), sin, cos, "interleaved")
 
 
-_FREQUENCIES = Plans()
-
-
-def _geometric_frequencies(base: float, dim: object) -> exact_phases.Frequencies:
-    """The frequencies of a base and a width. They are kept, because this takes longer than most tables."""
+def _frequencies_of(base: float, dim: Any) -> exact_phases.Frequencies:
     if is_torch_compiling() or type(dim) is not int:
         return exact_phases.Frequencies(geometric(base, dim))
-    frequencies = _FREQUENCIES.get((base, dim))
-    if frequencies is None:
-        frequencies = exact_phases.Frequencies(geometric(base, dim))
-        _FREQUENCIES.add((base, dim), frequencies)
-    return frequencies
+    return _kept_frequencies(base, dim)
+
+
+@lru_cache(maxsize=256)  # this takes longer than most tables
+def _kept_frequencies(base: float, dim: int) -> exact_phases.Frequencies:
+    return exact_phases.Frequencies(geometric(base, dim))
 
 
 class GeneralTableProgram(NamedTuple):
@@ -184,7 +181,7 @@ class GeneralTableProgram(NamedTuple):
 
     def unscaled(self, positions: Array, like: object) -> SinCos:
         """Tables without the attention factor and the scales of `xpos`."""
-        leading_axes("positions", positions, self.frequencies.axes)
+        check_position_axes("positions", positions, self.frequencies.axes)
         return sincos_of(positions, self.frequencies, like=like, phase=self.phase, kernel=self.kernel)
 
     def run(self, positions: Array, like: object) -> SinCos:

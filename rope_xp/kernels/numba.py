@@ -21,7 +21,7 @@ from rope_xp.arrays import libraries, memory, threads
 from rope_xp.arrays.signature import Plans
 from rope_xp.kernels import numba_pairs
 from rope_xp.kernels.numba_jobs import call, compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
-from rope_xp.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of
+from rope_xp.kernels.numba_pairs import TAGS, copy, read, rotate_pairs
 from rope_xp.kernels.reference import Angles, Rotation
 from rope_xp.types import Array
 
@@ -246,12 +246,14 @@ def _copy_channels(size, source, source_step, target, target_step, count):
 @cache
 def _run_of(kind: str) -> Any:
     """The function that rotates rows of pairs: as vectors if channels are contiguous, the rest as shorter vectors."""
-    tag, stamp = TAGS[kind], source_stamp(numba_pairs)
+    tag, size, stamp = TAGS[kind], BYTES[kind], source_stamp(numba_pairs)
+    wide = BYTES[_wide(kind)]  # of a number of tables
+    lanes = 64 // wide
 
     def rotate_run(address, record, x, x_step, y, y_step, sin, cos, position, nans, outer, rows):
         _ = stamp  # the cache of numba compares what a function encloses
-        job, size, lanes = pointer_to(address, _INT64), size_of(tag), lanes_of(tag)
-        wide, width, sign = 64 // lanes, job[record + _WIDTH], job[record + _SIGN]
+        job = pointer_to(address, _INT64)
+        width, sign = job[record + _WIDTH], job[record + _SIGN]
         contiguous = width if x_step == size and y_step == size else 0
         reads, writes = job[record + _READ_HALVES] != 0, job[record + _WRITE_HALVES] != 0
         integer = job[record + _INTEGER]
@@ -270,31 +272,22 @@ def _run_of(kind: str) -> Any:
                     sin_row, cos_row = nans, nans
                     if 0 <= row < job[record + _TABLE_ROWS]:
                         sin_row, cos_row = sin + row * job[record + _SIN_STEP], cos + row * job[record + _COS_STEP]
-                j = 0
+                of_x, of_y = (x_row, x_step, x_partner), (y_row, y_step, y_partner)
+                tables, j = (sin_row, cos_row, wide), 0
                 while j + lanes <= contiguous:
-                    x_at, y_at = x_row + j * x_step, y_row + j * y_step
-                    sin_at, cos_at = sin_row + j * wide, cos_row + j * wide
-                    rotate_pairs(tag, 0, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+                    rotate_pairs(tag, lanes, reads, writes, of_x, of_y, tables, j, sign)
                     j += lanes
                 if j + 8 <= contiguous:
-                    x_at, y_at = x_row + j * x_step, y_row + j * y_step
-                    sin_at, cos_at = sin_row + j * wide, cos_row + j * wide
-                    rotate_pairs(tag, 8, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+                    rotate_pairs(tag, 8, reads, writes, of_x, of_y, tables, j, sign)
                     j += 8
                 if j + 4 <= contiguous:
-                    x_at, y_at = x_row + j * x_step, y_row + j * y_step
-                    sin_at, cos_at = sin_row + j * wide, cos_row + j * wide
-                    rotate_pairs(tag, 4, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+                    rotate_pairs(tag, 4, reads, writes, of_x, of_y, tables, j, sign)
                     j += 4
                 if j + 2 <= contiguous:
-                    x_at, y_at = x_row + j * x_step, y_row + j * y_step
-                    sin_at, cos_at = sin_row + j * wide, cos_row + j * wide
-                    rotate_pairs(tag, 2, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+                    rotate_pairs(tag, 2, reads, writes, of_x, of_y, tables, j, sign)
                     j += 2
                 while j < width:
-                    x_at, y_at = x_row + j * x_step, y_row + j * y_step
-                    sin_at, cos_at = sin_row + j * wide, cos_row + j * wide
-                    rotate_pairs(tag, 1, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+                    rotate_pairs(tag, 1, reads, writes, of_x, of_y, tables, j, sign)
                     j += 1
                 x_row, y_row, sin_row = x_row + x_inner, y_row + y_inner, sin_row + sin_inner
                 cos_row, position_row = cos_row + cos_inner, position_row + position_inner

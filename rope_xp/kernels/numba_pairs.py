@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rope_xp.types import Array, Values
+from rope_xp.types import Values
 
 # A kernel gets a number of each dtype as a tag. Integers stand for 16-bit dtypes: numba has no bfloat16 and only partly
 # supports float16.
@@ -50,31 +51,25 @@ def copy(context: object, source: object, target: object, size: object) -> Any:
     return types.void(types.intp, types.intp, types.intp), generate
 
 
-@intrinsic
-def size_of(context: Any, tag: Any) -> Any:
-    return types.intp(tag), lambda context, builder, *_: context.get_constant(types.intp, tag.bitwidth // 8)
-
-
-@intrinsic
-def lanes_of(context: Any, tag: Any) -> Any:
-    return types.intp(tag), lambda context, builder, *_: context.get_constant(types.intp, _lanes(tag))
-
-
 @intrinsic(prefer_literal=True)
 def rotate_pairs(
-    context: Any, tag: Any, lanes: Any, reads: Any, writes: Any, x: Array, x_partner: Any, y: Array, y_partner: Any,
-    sin: Array, cos: Array, sign: Any,
-) -> Any:  # fmt: skip
-    """Rotate one pair, or a vector of adjacent pairs. All are read before the first is written, so that y may be x."""
-    # `lanes` is the number of pairs or, for the longest vector, 0. With `reads` or `writes`, second channels lie in the
-    # distance of the partner; else, first and second channels alternate.
-    count = lanes.literal_value or _lanes(tag)
-    wide = _IN_MEMORY[_arithmetic(tag)]
+    context: Any, tag: Any, lanes: Any, reads: Any, writes: Any, x: Any, y: Any, tables: Any, j: Any, sign: Any
+) -> Any:
+    """Rotate `lanes` adjacent pairs, from pair `j` on. All are read before the first is written, so that y may be x."""
+    # `x` and `y` have the address of a row, the step from pair to pair, and the distance of partners. With `reads` or
+    # `writes`, second channels lie in this distance; else, first and second channels alternate. `tables` has the
+    # addresses of sines and cosines, and their step.
+    count, wide = lanes.literal_value, _IN_MEMORY[_arithmetic(tag)]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        reads, writes, x, x_partner, y, y_partner, sin, cos, sign = arguments[2:]
+        reads, writes, *groups, j, sign = arguments[2:]
+        (x, x_step, x_partner), (y, y_step, y_partner), (sin, cos, step) = [
+            cgutils.unpack_tuple(builder, group) for group in groups
+        ]
+        x, y = builder.add(x, builder.mul(j, x_step)), builder.add(y, builder.mul(j, y_step))
         x_partner, y_partner = builder.add(x, x_partner), builder.add(y, y_partner)
-        sin, cos = [_load(builder, address, ir.VectorType(wide, count)) for address in (sin, cos)]
+        offset = builder.mul(j, step)
+        sin, cos = [_load(builder, builder.add(each, offset), ir.VectorType(wide, count)) for each in (sin, cos)]
         signs = builder.insert_element(ir.Constant(sin.type, ir.Undefined), builder.sitofp(sign, wide), _INDEX(0))
         sin = builder.fmul(sin, _shuffle(builder, signs, signs, [0] * count))
 
@@ -97,7 +92,7 @@ def rotate_pairs(
                             rotate(reads_halves, writes_halves)
         return context.get_dummy_value()
 
-    return types.void(tag, lanes, types.boolean, types.boolean, *[types.intp] * 7), generate
+    return types.void(tag, lanes, types.boolean, types.boolean, x, y, tables, types.intp, types.intp), generate
 
 
 _INDEX = ir.IntType(32)
@@ -111,10 +106,6 @@ _IN_MEMORY = {
 
 def _arithmetic(tag: object) -> Any:
     return types.float64 if tag == types.float64 else types.float32
-
-
-def _lanes(tag: object) -> int:
-    return 512 // _arithmetic(tag).bitwidth
 
 
 def _load(builder: Any, address: Any, kind: Any) -> Any:

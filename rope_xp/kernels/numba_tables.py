@@ -21,8 +21,8 @@ from rope_xp.types import Array
 # The size of the parts that threads take, in bytes of both tables.
 BYTES_PER_PART = 2**18
 
-_S0, _S1, _S2, _S3, _S4 = map(np.float32, (exact_phases.SINE[32][0] - 1.5, *exact_phases.SINE[32][1:]))
-_C1, _C2, _C3, _C4, _C5 = map(np.float32, (exact_phases.COSINE[32][1] + 1.25, *exact_phases.COSINE[32][2:]))
+_S0, _S1, _S2, _S3, _S4 = map(np.float32, exact_phases.SINE[32])
+_C1, _C2, _C3, _C4, _C5 = map(np.float32, exact_phases.COSINE[32])
 _ONE, _LEADING_SINE, _LEADING_COSINE = np.float32(1.0), np.float32(1.5), np.float32(1.25)
 _PER_STEP, _PER_UNIT = np.float32(2.0**-11), np.float32(2.0**-30)
 # The words of a job: how many parts threads have taken; the addresses of positions, of both tables and of `_words`; the

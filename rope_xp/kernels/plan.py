@@ -22,8 +22,8 @@ from rope_xp.arrays.alignment import (
     Alignment,
     alignments_of_positions,
     alignments_of_tables,
+    check_position_axes,
     checked_seq_axis,
-    leading_axes,
     shape_of_delta,
 )
 from rope_xp.arrays.signature import Plans, signature_of
@@ -91,7 +91,7 @@ def plan_rotation(call: Call, inverse: bool, transpose: bool, inplace: bool = Fa
     _check_arrays(call)
     plan = _plan_tables(call)
     if inplace:
-        kernels.require_writable(call.arrays, [call.sincos])
+        checks.writable(call.arrays, call.sincos)
     if inverse or transpose:
         plan = plan._replace(rotation=plan.rotation.inverted(), divides=inverse)
     return plan._replace(inplace=inplace)
@@ -100,18 +100,17 @@ def plan_rotation(call: Call, inverse: bool, transpose: bool, inplace: bool = Fa
 def plan_shift(call: Call) -> CallPlan:
     rope, (k,), delta = call.rope, call.arrays, call.positions
     _check_arrays(call, name="k")
-    leading, shape = (1, (rope.axes,)) if rope.axes > 1 else (0, ())
+    of_tokens = ()
     if delta is not None:
         if libraries.namespace(delta) is None:
             raise wrong_type(f"delta must be an int or an array of real numbers; got {type(delta).__name__}")
-        leading, shape = _shape_of_positions("delta", call)
-    return _plan_change("delta", call, shape_of_delta(shape, leading, k.ndim - 1 - (rope.heads is not None)), leading)
+        of_tokens = _token_axes("delta", call)
+    return _plan_change("delta", call, shape_of_delta(of_tokens, k.ndim - 1 - (rope.heads is not None)))
 
 
 def plan_rerotation(call: Call) -> CallPlan:
     _check_arrays(call, name="k")
-    leading, shape = _shape_of_positions("positions", call)
-    return _plan_change("positions", call, shape, leading)
+    return _plan_change("positions", call, _token_axes("positions", call))
 
 
 def execute(
@@ -246,7 +245,7 @@ def rotate_by_tables(
         alignments = alignments_of_tables(tables[0].shape, arrays, seq_dim)
         names = [kernels.choose(x, kernel) for x in arrays]
         if inplace:
-            kernels.require_writable(arrays, [tables])
+            checks.writable(arrays, tables)
         return CallPlan(rotation, "tables", alignments, names, kernel, are_ready, inplace=inplace)
 
     tables, given = pair_of(sincos), (seq_dim, kernel, inplace)
@@ -284,8 +283,7 @@ def _plan_positions(call: Call) -> CallPlan:
     rope, arrays, _, positions, seq_dim, heads_dim = call
     seq_axis = 0
     if positions is not None:
-        leading, shape = _shape_of_positions("positions", call)
-        shape = shape[leading:]
+        shape = _token_axes("positions", call)
     elif rope.axes > 1:
         raise wrong_value(f"positions must be given for {rope.axes} position axes; got None")
     else:
@@ -301,18 +299,21 @@ def _plan_positions(call: Call) -> CallPlan:
     return _plan("computed", call, of_tables, are_ready=are_ready, seq_axis=seq_axis)
 
 
-def _plan_change(name: str, call: Call, shape: tuple[int, ...], leading: int) -> CallPlan:
-    alignments = _alignments_if_heads_share(name, call, shape[leading:])
-    alignments = _alignments_of_computed_tables(call, shape[leading:], alignments)
+def _plan_change(name: str, call: Call, shape: Sequence[int]) -> CallPlan:
+    alignments = _alignments_if_heads_share(name, call, shape)
+    alignments = _alignments_of_computed_tables(call, shape, alignments)
     # Rotated keys have the layout that the rotation wrote.
-    plan = _plan("change", call, alignments, delta_shape=shape)
+    axes = call.rope.axes
+    plan = _plan("change", call, alignments, delta_shape=(*[axes] * (axes > 1), *shape))
     return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
 
 
-def _shape_of_positions(name: str, call: Call) -> tuple[int, tuple[int, ...]]:
+def _token_axes(name: str, call: Call) -> tuple[int, ...]:
+    """The shape of the call's positions, without position axes."""
     checks.position_dtype(name, call.positions)
     checks.convertible(name, call.positions, call.arrays[0])
-    return leading_axes(name, call.positions, call.rope.axes), call.positions.shape
+    check_position_axes(name, call.positions, call.rope.axes)
+    return call.positions.shape[int(call.rope.axes > 1) :]
 
 
 def _check_arrays(call: Call, name: str = "x") -> None:

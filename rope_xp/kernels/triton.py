@@ -51,10 +51,6 @@ COMPILER = {"num_warps": WARPS, "enable_fp_fusion": False}
 # be partly idle, so a program then rotates fewer heads.
 HEADS, PROGRAMS = 8, 1024
 
-# The coefficients of `exact_phases` by number of bits. The kernel adds the constants 1.5 and -1.25 separately.
-SINE = {0: (), **{bits: (terms[0] - 1.5, *terms[1:]) for bits, terms in exact_phases.SINE.items()}}
-COSINE = {0: (), **{bits: (terms[1] + 1.25, *terms[2:]) for bits, terms in exact_phases.COSINE.items()}}
-
 
 def rotate_all(
     xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False, scale: float = 1.0
@@ -77,13 +73,16 @@ def prepare(
 
 
 class Program(NamedTuple):
-    """How arrays of one signature are rotated. It holds no array, and several threads may run it at the same time."""
+    """How arrays of one signature are rotated. Several threads may run it at the same time."""
 
     launches: "tuple[_Launch, ...]"
     inplace: bool
+    words: "Words | None" = None  # of frequencies, if `angles` are positions alone
 
     def run(self, xs: Sequence[torch.Tensor], angles: Angles) -> list[torch.Tensor]:
         """The rotated arrays. Only the addresses of `angles` are read, so they may lack axes of size 1."""
+        if self.words is not None:
+            angles = _with_words(self.words, angles)
         outs = list(xs) if self.inplace else [torch.empty_like(x) for x in xs]
         for launch in self.launches:
             launch.start(xs, outs, angles)
@@ -151,10 +150,10 @@ class ByPositions(NamedTuple):
 
     def prepare(
         self, xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False
-    ) -> "ProgramByPositions | None":
+    ) -> Program | None:
         words = _frequency_words(self.frequencies, xs[0])
         program = prepare(xs, _with_words(words, angles), rotation, inplace, self.scale)
-        return None if program is None else ProgramByPositions(program, words)
+        return None if program is None else program._replace(words=words)
 
     def tables_of(self, xs: Sequence[torch.Tensor], angles: Angles) -> Tables:
         tables = []
@@ -163,16 +162,6 @@ class ByPositions(NamedTuple):
             sin, cos = exact_phases.exact_tables(positions, self.frequencies, dtype)
             tables.append((sin * self.scale, cos * self.scale))
         return tables
-
-
-class ProgramByPositions(NamedTuple):
-    """A program whose `angles` are positions alone."""
-
-    program: Program
-    words: "Words"
-
-    def run(self, xs: Sequence[torch.Tensor], angles: Angles) -> list[torch.Tensor]:
-        return self.program.run(xs, _with_words(self.words, angles))
 
 
 # The frequencies, in revolutions per position: 64 fractional bits, and the next 32, as int64 "pairs".
@@ -218,8 +207,8 @@ def prepare_tables(positions: torch.Tensor, frequencies: exact_phases.Frequencie
     words, has_axes = _frequency_words(frequencies, positions), frequencies.axis_of_pair is not None
     options = {
         "SCALE": scale,
-        "SINE": SINE[32],
-        "COSINE": COSINE[32],
+        "SINE": exact_phases.SINE[32],
+        "COSINE": exact_phases.COSINE[32],
         "HAS_AXES": has_axes,
         "PAIRS": pairs,
         "PADDED": padded,
@@ -403,8 +392,8 @@ def _launch(
         "UNITS": tuple(units),
         "SOURCE": source,
         "SCALE": scale,
-        "SINE": SINE[bits],
-        "COSINE": COSINE[bits],
+        "SINE": exact_phases.SINE.get(bits, ()),
+        "COSINE": exact_phases.COSINE.get(bits, ()),
         "BITS": bits,
         "READ": rotation.read,
         "WRITE": rotation.write,

@@ -135,8 +135,15 @@ def test_is_a_value_with_its_arguments_whose_text_gives_it_back(drawn):
 
 @given(values(), CHANGES)
 def test_replace_is_the_value_made_of_the_changed_arguments(drawn, changes):
-    """Or the same error."""
+    """Or the same error. What a value without it has too counts as not given."""
     arguments, rope = drawn
+    is_whole = rope.base is not None and rope.rotary_dim == rope.head_dim - rope.first_channel
+    if is_whole or (rope.base is None and changes.get("inv_freq")):
+        arguments["rotary_dim"] = None
+    elif rope.base is None:  # its frequencies give the width
+        arguments["rotary_dim"] = rope.rotary_dim
+    if rope.scaling is not None or rope.attention_factor == 1.0:
+        arguments["attention_factor"] = None
 
     def outcome(make, **given):
         try:
@@ -149,6 +156,12 @@ def test_replace_is_the_value_made_of_the_changed_arguments(drawn, changes):
         assert outcome(each.replace, **changes) == outcome(each.__replace__, **changes) == truth
     assert rope == RotaryEmbedding(**arguments)
     assert isinstance(truth, str) or (rope == truth[0]) == (repr(rope) == truth[1])
+
+
+def test_new_frequencies_have_their_own_width():
+    rope = embedding(base=None, inv_freq=[1.0, 0.5])
+    assert rope.replace(inv_freq=[1.0, 0.5, 0.25]) == embedding(base=None, inv_freq=[1.0, 0.5, 0.25])
+    assert rope.replace(inv_freq=None, base=4.0) == embedding(base=4.0, rotary_dim=4)
 
 
 def test_a_removed_scaling_does_not_leave_its_attention_factor_behind():

@@ -577,7 +577,7 @@ def test_a_replayed_graph_outlives_frequencies_that_are_forgotten():
     truth, graph = call(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         encoded = call()
-    angles._FREQUENCIES.clear()
+    angles._kept_frequencies.cache_clear()
     gc.collect()
     others = [torch.full((count,), -1, device=DEVICE) for count in range(1, 257)]  # in memory that is free again
     encoded.zero_()
