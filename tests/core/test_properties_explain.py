@@ -21,7 +21,6 @@ from rope_xp import (
     YarnScaling,
 )
 from rope_xp.extension import METHODS
-from rope_xp.kernels import KERNELS
 
 widths = st.integers(2, 40).map(lambda pairs: 2 * pairs)
 bases = st.floats(5.0, 1e7)
@@ -210,12 +209,3 @@ def test_pairs_that_are_not_rotated_are_in_a_band_of_their_own(width, part, fact
     fastest = 2 * pi * factor
     rotated = [band.wavelengths[0] for band in report.bands if band.wavelengths]
     assert min(rotated, default=inf) == (pytest.approx(fastest) if turning else inf)
-
-
-def test_only_a_kernel_that_is_not_chosen_has_a_reason():
-    """With `x`, the kernel that runs for it."""
-    for kernel in ("reference", "fastest"):
-        rope = RotaryEmbedding(head_dim=16, layout="half", base=100.0, kernel=kernel)
-        rows = [each.describe(*x).split("\nkernel")[1].split() for each, x in ((rope, ()), (rope, (np.ones((2, 16)),)))]
-        assert " ".join(rows[0]) == f"{kernel} ({KERNELS[kernel]})"
-        assert (rows[1] == rows[0]) == (kernel == "reference")
