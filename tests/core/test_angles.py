@@ -70,11 +70,6 @@ def embedding(dim=14, base=10_000.0, **options):
     return RotaryEmbedding(head_dim=dim, layout="half", base=base, **options)
 
 
-def exact_sincos(rope, positions):
-    """By mpmath, of the embedding's own frequencies."""
-    return oracle.sin_cos(positions, [oracle.mpmath.mpf(w) for w in rope.inv_freq])
-
-
 def assert_bits(xp, sincos, truth, name=""):
     for table, exact in zip(sincos, truth, strict=True):
         assert_numbers(xp, table, exact, name=name)

@@ -5,7 +5,6 @@ import os
 import struct
 from contextlib import suppress
 
-import gguf
 import numpy as np
 import pytest
 from formulas import geometric
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from tiny_gguf import written
 
 from rope_xp import RotaryEmbedding, from_config, identify_checkpoint
 from rope_xp.checkpoints import contents
@@ -39,25 +39,14 @@ def sizes(found):
     return {size: getattr(found, size) for size in SIZES}
 
 
-def write_gguf(path, architecture, *entries, tensors=()):
-    writer = gguf.GGUFWriter(path, architecture)
-    for name, *value in (("head_count", 4), ("head_count_kv", 2), ("key_length", 10), *entries):
-        getattr(writer, f"add_{name}")(*value)
-    for name, tensor in tensors:
-        writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 BLOCKS = [
     (f"blk.{i}.attn_{name}.weight", np.zeros((rows, 24), np.float32))
     for i in range(3)
     for name, rows in zip("qk", (40, 20))
 ]
-ENTRIES = [("embedding_length", 24), ("block_count", 3), ("rope_freq_base", 5e5), ("rope_dimension_count", 10)]
+COUNTS = [("add_head_count", 4), ("add_head_count_kv", 2), ("add_key_length", 10)]
+ENTRIES = [("add_embedding_length", 24), ("add_block_count", 3), ("add_rope_freq_base", 5e5)]
+ENTRIES += [("add_rope_dimension_count", 10)]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +54,8 @@ ENTRIES = [("embedding_length", 24), ("block_count", 3), ("rope_freq_base", 5e5)
 )
 @pytest.mark.parametrize("entries", [ENTRIES, []], ids=["metadata", "shapes"])
 def test_gguf(tmp_path, architecture, layout, entries):
-    path = write_gguf(tmp_path / "model.gguf", architecture, *entries, tensors=BLOCKS)
+    model = {"tensors": BLOCKS, "architecture": architecture}
+    path = written(tmp_path / "model.gguf", *COUNTS, *entries, **model)
     found = identify_checkpoint(path)
     assert (found.format, found.layout, sizes(found), bool(found.warnings)) == ("GGUF", layout, SIZES, layout is None)
     if entries and layout:
@@ -73,26 +63,9 @@ def test_gguf(tmp_path, architecture, layout, entries):
     assert identify_checkpoint(tmp_path) == found
     path.rename(tmp_path / "sha256-0123")  # as Ollama names its files
     assert identify_checkpoint(tmp_path / "sha256-0123").format == "GGUF"
-    part = write_gguf(path, architecture, ("uint16", "split.no", 1), ("uint16", "split.count", 3), tensors=BLOCKS)
+    part = written(path, *COUNTS, ("add_uint16", "split.no", 1), ("add_uint16", "split.count", 3), **model)
     words = "This is part 1 of 3, counted from 0. The metadata is in the first part."
     assert words in identify_checkpoint(part).warnings
-
-
-@pytest.mark.parametrize(
-    "name, gated", [("llama", False), ("qwen3", False), ("qwen3_5", True), ("qwen35", True), ("qwen3next", True)]
-)
-def test_only_some_models_have_a_gate_beside_each_query(tmp_path, name, gated):
-    if name == "qwen3_5":
-        config = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "hidden_size": 24}
-        text = json.dumps({"model_type": name, "text_config": {"model_type": f"{name}_text", **config}})
-        (tmp_path / "config.json").write_text(text)
-        write(tmp_path, {each: np.repeat(value, 1 + ("q_proj" in each), 0) for each, value in HF.items()})
-    else:
-        tensors = [(each, np.repeat(value, 1 + ("q." in each), 0)) for each, value in BLOCKS]
-        write_gguf(tmp_path / "model.gguf", name, *ENTRIES, tensors=tensors)
-    found = identify_checkpoint(tmp_path)
-    assert ("and a gate for each" in str(found.conclusions)) == gated
-    assert any("has 80 rows, and not 40" in each for each in found.warnings) != gated
 
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "rope_theta": 5e5}
@@ -107,18 +80,6 @@ def test_a_config_may_lack_what_shapes_say_and_a_file_its_suffix(tmp_path):
     assert identify_checkpoint(tmp_path / "weights").format == found.format
     (tmp_path / "config.json").unlink()
     assert identify_checkpoint(tmp_path / "weights").embedding is None
-
-
-def test_the_first_other_file_is_compared(tmp_path):
-    for name, base in (("a.gguf", 5e5), ("b.gguf", 1e4)):
-        write_gguf(tmp_path / name, "llama", *ENTRIES[:2], ("rope_freq_base", base), tensors=BLOCKS)
-    path = write(tmp_path, HF)
-    assert identify_checkpoint(path).embedding is None
-    for base, warned in ((5e5, False), (1e4, True)):
-        (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "rope_theta": base}))
-        found = identify_checkpoint(path)
-        assert ("a.gguf: not used", "model.safetensors is, in the same folder") in found.conclusions
-        assert bool(found.warnings) == warned
 
 
 def raw(entries, data=b"", length=None):

@@ -14,14 +14,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from configs import CONFIGS, GOLDENS, at, changed, paths_of, without
+from configs import ALL, CONFIGS, GOLDENS, at, changed, paths_of, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rope_xp import from_config
 from rope_xp.configs.keys import OTHER_KEYS
 
-CASES = [(golden["config"], golden["kwargs"]) for golden in GOLDENS]
+# One file of each other format, of which no layer differs.
+OTHERS = ("Llama 3.1", "Llama 4 Scout", "Ministral 3", "Qwen2.5 GGUF", "GPT of Megatron", "Llama of MLX")
+CASES = [(golden["config"], golden["kwargs"]) for golden in GOLDENS] + [(name, {}) for name in OTHERS]
 EXAMPLES = settings.default.max_examples
 IN_FORM = re.compile(r"from_config: .+; got .+", re.DOTALL)
 ERROR = "error"
@@ -75,10 +77,10 @@ def outcome(config, choice):
 @cache
 def whole(name, **choice):
     """The same for a config as it is."""
-    return outcome(CONFIGS[name], choice)
+    return outcome(ALL[name], choice)
 
 
-PATHS = {name: list(paths_of(config)) for name, config in CONFIGS.items()}
+PATHS = {name: list(paths_of(config)) for name, config in ALL.items()}
 KEYS = {name: [path for path in paths if isinstance(path[-1], str)] for name, paths in PATHS.items()}
 CASE = st.sampled_from(CASES)
 LETTERS = [str.upper, str.title, str.capitalize, str.swapcase, lambda key: f"_{key}"]
@@ -92,7 +94,7 @@ def test_a_key_in_other_letters_is_refused_or_was_not_read(case, data, letters):
     name, choice = case
     path = data.draw(st.sampled_from(KEYS[name]))
     config = without(name, path)
-    at(config, path[:-1])[letters(path[-1])] = at(CONFIGS[name], path)
+    at(config, path[:-1])[letters(path[-1])] = at(ALL[name], path)
     assert outcome(config, choice) in (ERROR, whole(name, **choice))
 
 
@@ -123,7 +125,7 @@ def test_a_misspelt_key_that_is_read_is_named(case, data):
         data.draw(st.sampled_from([each for each in typos(key) if each != key and each not in EXTRA])),
     )
     config = without(name, path)
-    at(config, path[:-1])[typo] = at(CONFIGS[name], path)
+    at(config, path[:-1])[typo] = at(ALL[name], path)
     try:
         found = from_config(config, **choice)
     except (TypeError, ValueError) as error:
@@ -188,6 +190,10 @@ ABSENT = {
     "xdrope_section": "one position axis",
     "head_dim": "hidden_size / num_attention_heads",
     "rotary_dim": "all of the head",
+    "use_scaled_rope": "nothing is scaled",
+    "yarn": "nothing is scaled",
+    "qwen2.rope.scaling.type": "linear scaling",
+    "qwen2.rope.scaling.factor": "nothing is scaled",
 }
 
 
@@ -217,8 +223,21 @@ SMALL += ["yarn", "default", "linear", "dynamic", "longrope", {"rope_type": "yar
 def test_junk_is_refused_or_was_not_read(case, data, junk):
     name, choice = case
     path = data.draw(st.sampled_from(PATHS[name]))
+    assert_refused_or_not_read(name, choice, path, junk)
+
+
+def assert_refused_or_not_read(name, choice, path, junk):
     found = outcome(changed(name, path, junk), choice)
     assert found in (ERROR, whole(name, **choice)) or found == outcome(without(name, path), choice), path
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_value_of_another_format_may_be_damaged(name):
+    for path in PATHS[name]:
+        for junk in JUNK:
+            assert_refused_or_not_read(name, {}, path, junk)
+        for value in SMALL:
+            outcome(changed(name, path, value), {})
 
 
 EXTRA = {path[-1] for paths in KEYS.values() for path in paths}
@@ -236,7 +255,7 @@ OPTIONS += [{"seq_len": 4097}, {"compat": "transformers"}, {"layout": "interleav
 @given(CASE, st.lists(st.sampled_from(["value", "less", "graft"]), max_size=4), st.sampled_from(OPTIONS), st.data())
 def test_any_changes_give_a_usable_value_or_an_error_in_form(case, changes, options, data):
     """Keys about rotation get another value, are left out, or are taken from another config."""
-    config = copy.deepcopy(CONFIGS[case[0]])
+    config = copy.deepcopy(ALL[case[0]])
     for change in changes:
         paths = [path for path in paths_of(config) if ABOUT.search(str(path[-1]))] or [("head_dim",)]
         *place, key = data.draw(st.sampled_from(paths))
@@ -246,7 +265,7 @@ def test_any_changes_give_a_usable_value_or_an_error_in_form(case, changes, opti
             at(config, place)[key] = copy.deepcopy(data.draw(st.sampled_from(SMALL + JUNK)))
         else:
             name, path = data.draw(st.sampled_from(GRAFTS))
-            at(config, place)[path[-1]] = copy.deepcopy(at(CONFIGS[name], path))
+            at(config, place)[path[-1]] = copy.deepcopy(at(ALL[name], path))
     outcome(config, {**case[1], **options})
 
 

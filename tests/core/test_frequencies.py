@@ -11,8 +11,10 @@ import pytest
 from compare import assert_numbers
 from errors import assert_raises
 from formulas import geometric
+from hypothesis import given
+from hypothesis import strategies as st
 from libraries import ROUNDOFF
-from rules import BASE, DIM, LONGROPE, RULES, YARN, YARN_8K
+from rules import BASE, DIM, EDGES, ORIGINAL, RULES, YARN, YARN_8K, rules
 from samples import embedding, random
 
 from rope_xp import (
@@ -30,19 +32,30 @@ from rope_xp import (
 from rope_xp.arrays import exact_phases
 
 # A float64 power is off by the rounding of its exponent times ln(base) < 21, a rule adds a handful of roundings, and
-# both are those of the truth, too.
+# both are those of the truth, too. A ramp multiplies them by its steepness.
 RTOL = 1e-14
 
 
-@pytest.mark.parametrize("rule, truth", RULES, ids=[str(rule)[:60] for rule, _ in RULES])
-def test_rules(rule, truth):
-    found = rule.frequencies(BASE, DIM)
-    assert len(found) == DIM // 2 and all(isinstance(w, float) for w in found)
-    np.testing.assert_allclose(found, truth, rtol=RTOL, atol=0)
-    rope = embedding(head_dim=DIM, base=BASE, scaling=rule)
+def assert_is_the_formula(rule, truth, base, width):
+    found = rule.frequencies(base, width)
+    assert len(found) == width // 2 and all(isinstance(w, float) for w in found)
+    np.testing.assert_allclose(found, truth, rtol=100 * RTOL, atol=0)
+    rope = embedding(head_dim=width, base=base, scaling=rule)
     assert (rope.inv_freq, rope.attention_factor) == (found, rule.resolved_attention_factor)
 
 
+@given(st.floats(5.0, 1e7), st.integers(2, 64), st.floats(1.0, 64.0), st.integers(16, 200_000), st.data())
+def test_rules(base, pairs, factor, length, data):
+    rule, truth = data.draw(rules(base, 2 * pairs, factor, length, RULES[1:]))
+    assert_is_the_formula(rule, truth, base, 2 * pairs)
+
+
+@pytest.mark.parametrize("rule, truth", EDGES, ids=[str(rule)[:60] for rule, _ in EDGES])
+def test_edges_of_rules(rule, truth):
+    assert_is_the_formula(rule, truth, BASE, DIM)
+
+
+LONGROPE = {"short_factor": [1.0] * 64, "long_factor": [2.0] * 64, "factor": 32.0, ORIGINAL: 4096}
 MAGNITUDES = [
     (LinearScaling(factor=8.0), 1),
     (YarnScaling(**YARN), 0.1 * log(40) + 1),
@@ -154,9 +167,10 @@ def test_xpos_keys_move_and_roles_are_said(xp):
 LONG_GOOD = {"short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 64, "factor": 2.0}
 
 
-@pytest.mark.parametrize("rule", [rule for rule, _ in RULES if hasattr(rule, "factor")], ids=repr)
-def test_factors_are_at_least_1(rule):
+@given(data=st.data(), name=st.sampled_from(RULES[1:]))
+def test_factors_are_at_least_1(data, name):
     """tests/goldens/examples.json has other bad arguments of rules."""
+    rule, _ = data.draw(rules(1e4, 14, 2.0, 64, (name,)))
     message = rf"^{type(rule).__name__}: factor must be at least 1; got 0.5"
     assert_raises(partial(replace, rule, factor=0.5), ValueError, message)
 

@@ -241,23 +241,3 @@ def test_buffers_of_other_shapes_are_no_rows_of_frequencies(pairs, is_row):
         assert (found.inv_freq is not None) == good
         assert found.warnings == (() if good else (f"{INV_FREQ.format(0)} is not a row of frequencies.",))
     assert found.inv_freq_agrees is None
-
-
-def test_every_buffer_and_every_tensor_of_an_index_counts(tmp_path):
-    """The buffer of another layer may be unreadable or rounded, and a tensor may be in no file."""
-    exact = 1e4 ** (-np.arange(4) / 4)
-    config = {"model_type": "llama", "head_dim": 8, "num_attention_heads": 2, "hidden_size": 16, "rope_theta": 1e4}
-    for of_layers, words in (
-        ([exact, exact], ()),
-        ([exact, 0.0 * exact], (f"{INV_FREQ.format(1)} is not a row of frequencies.",)),
-        ([exact, 2.0 * exact], (f"{INV_FREQ.format(0)} and {INV_FREQ.format(1)} differ.", "against")),
-    ):
-        data = b"".join(rounded(values, "F32")[0] for values in of_layers)
-        found = found_in({INV_FREQ.format(layer): [4] for layer in (0, 1)}, config, "F32", data)
-        assert found.inv_freq_agrees == ("against" not in words) and len(found.warnings) == len(words)
-        assert all(each in warning for each, warning in zip(words, found.warnings))
-    found_in({"a": [0]}, name="1.safetensors", folder=tmp_path)
-    names = {"weight_map": {"a": "1.safetensors", "b": "1.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(names))
-    warnings = identify_checkpoint(tmp_path).warnings
-    assert "1 of the 2 tensors that model.safetensors.index.json names are in no file." in warnings

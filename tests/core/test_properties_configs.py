@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rope_xp import RotaryEmbedding
-from rope_xp.configs import layers as types
 from rope_xp.configs.families.indexers import note_on_indexer
 from rope_xp.configs.keys import SHORTEST, Keys, Spelling, is_about_positions, owned_by, shortened, states_rotation
 from rope_xp.layouts import LAYOUTS
@@ -136,73 +135,6 @@ def test_which_keys_are_about_positions(key):
         == is_about_positions(key, False if "alibi" in key else None)
         == (about and rotation)
     )
-
-
-# The types of layers by a rule and the keys of a config: full, sliding, indexed, linear or no attention, conv, mamba.
-PREFIX = {"first_k_dense_replace": 2}
-LAST = types.every(4, "pattern", last=True)
-TYPES = [
-    (types.every(3), {}, "ssfssfs"),
-    (types.every(3, first=True), {}, "fssfssf"),
-    (types.every(3, first=True, other="linear_attention"), {}, "fllfllf"),
-    (LAST, {"num_hidden_layers": 6}, "sssfsf"),
-    (LAST, {"num_hidden_layers": 6}, "sssfs"),
-    (LAST, {"num_hidden_layers": 6}, ""),
-    (LAST, {"pattern": 2}, "sfsfs"),
-    (LAST, {"pattern": 0, "num_hidden_layers": 3}, "ssf"),
-    (LAST, {"pattern": "LLG", "num_hidden_layers": 4}, "ssfs"),
-    (LAST, {"pattern": "L"}, "ss"),
-    (LAST, {"pattern": "G"}, "ff"),
-    (types.listed_at("own", "conv", otherwise=True), {"own": [0, 2, True]}, "fcfc"),
-    (types.listed_at("own", "conv", otherwise=True), {}, "ff"),
-    (types.listed_at("own", "conv", otherwise=False), {}, "cc"),
-    (types.marked("own", "linear_attention"), {"own": [1, 0, 0]}, "fll"),
-    (types.marked("own", "linear_attention"), {}, "fff"),
-    (types.nemotron_nas, {"block_configs": [{"attention": {"no_op": each}} for each in (True, False, None)]}, "nff"),
-    (types.nemotron_nas, {"block_configs": [{"attention": {"replace_with_linear": True}}, {}]}, "nf"),
-    (types.plamo2, {}, "mfmfm"),
-    (types.plamo2, {"mamba_step": 4}, "mmfmmmf"),
-    (types.plamo2, {"mamba_step": 4}, "mf"),
-    (types.plamo2, {"mamba_step": 4}, "mmf"),
-    (types.plamo2, {"mamba_step": 0}, "ff"),
-    (types.plamo2, {"mamba_enabled": False}, "fff"),
-    (types.cycle("conv", "full_attention"), {}, "cfc"),
-    (types.cycle("conv", key="own"), {"own": ["mamba", "conv", "conv"]}, "mccm"),
-    (types.cohere2_moe, {}, "sssfs"),
-    (types.cohere2_moe, PREFIX, "ffsssfs"),
-    (types.cohere2_moe, {**PREFIX, "prefix_dense_sliding_window_pattern": 2, "sliding_window_pattern": 3}, "sfssfs"),
-    (types.cohere2_moe, {"first_k_dense_replace": 9}, "ff"),
-    (types.dots3_note, {}, "iisssisssi"),
-    (types.dots3_note, {"use_dsa": False}, "ffsssf"),
-    (types.dots3_note, {"use_sliding_window": False}, "iiiii"),
-    (types.flint, {"num_hidden_layers": 12}, "ffsssfsssfsf"),
-    (types.flint, {"num_hidden_layers": 12}, "ffsssfsss"),
-    (types.lfm3, {}, "ccfcscfc"),
-    (types.lfm3, {}, ""),
-    (types.lfm3_vl, {}, "ccfcfc"),
-    (types.mimo, {}, "fssssfsssssfs"),
-    (types.mimo, {"hybrid_layer_pattern": [1, 0, 1]}, "sfs"),
-    (types.ultrabert, {}, "ssfssf"),
-    (types.ultrabert, {"attention_windows": [4, 0, 0]}, "sff"),
-]
-
-
-@for_each("rule, config, expected", TYPES)
-def test_types_of_layers_follow_rules(rule, config, expected):
-    assert "".join(each[0] for each in rule(Keys("x", config), len(expected))) == expected
-
-
-@for_each("dense_prefix", [False, True])
-def test_layers_that_are_rotated_although_they_have_full_attention(dense_prefix):
-    """A key may be null for that, or the layer be dense, if the dense layers have no pattern of their own."""
-    rotated = types.sliding_only(unless_null="window", dense_prefix=dense_prefix)
-    full, keys = "full_attention", {"first_k_dense_replace": 1, "mlp_layer_types": ["sparse", "sparse", "dense"]}
-    assert rotated(Keys("x", {}), 0, "sliding_attention") and not rotated(Keys("x", {}), 0, full)
-    assert rotated(Keys("x", {"window": None}), 0, full) and not rotated(Keys("x", {"window": 4}), 0, full)
-    for pattern, layers in ((None, [0, 2]), (1, [0, 2]), (2, [])):
-        config = {**keys, "prefix_dense_sliding_window_pattern": pattern}
-        found = [layer for layer in (None, 0, 1, 2, 3) if rotated(Keys("x", config), layer, full)]
-        assert found == (layers if dense_prefix else [])
 
 
 @for_each("layout, other", [*product(LAYOUTS, LAYOUTS)])

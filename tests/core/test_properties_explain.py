@@ -10,23 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rules import BASE, DIM, OTHERS
+from rules import ORIGINAL, RULES, rules
 
 from rope_xp import (
     DynamicNTKScaling,
-    LinearScaling,
-    Llama3Scaling,
     LongRopeScaling,
-    NTKScaling,
     ProportionalScaling,
     RotaryEmbedding,
     Sections,
     YarnScaling,
 )
 from rope_xp.extension import METHODS
-from rope_xp.kernels import KERNELS
 
-ORIGINAL = "original_max_position_embeddings"
 widths = st.integers(2, 40).map(lambda pairs: 2 * pairs)
 bases = st.floats(5.0, 1e7)
 factors = st.floats(1.01, 64.0)
@@ -39,42 +34,15 @@ def unscaled(base, width):
 
 @st.composite
 def scaled_values(draw):
-    """A value, its trained length, and by how much its rule divides each frequency, by the formula."""
+    """A value, its trained length, its frequencies without and with its rule, and the greatest divisor if it has one.
+
+    No pair stays still.
+    """
     base, width, factor, trained = draw(st.tuples(bases, widths, factors, lengths))
-    freqs = unscaled(base, width)
-    rule = draw(st.sampled_from(["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope", "other"]))
-    after, scaling = freqs, None
-    if rule == "other":
-        base, width, freqs = BASE, DIM, unscaled(BASE, DIM)
-        scaling, after = draw(st.sampled_from(OTHERS))
-        factor, trained = getattr(scaling, "factor", None), getattr(scaling, ORIGINAL, trained)
-    elif rule == "linear":
-        scaling, after = LinearScaling(factor=factor), [w / factor for w in freqs]
-    elif rule == "ntk":
-        scaling, after = NTKScaling(factor=factor), unscaled(base * factor ** (width / (width - 2)), width)
-    elif rule == "dynamic":
-        length = draw(lengths)
-        grown = max(factor * length / trained - (factor - 1), 1.0)
-        scaling = DynamicNTKScaling(factor=factor, max_position_embeddings=trained, seq_len=length)
-        after = unscaled(base * grown ** (width / (width - 2)), width) if length > trained else freqs
-    elif rule == "yarn":
-        slow = draw(st.floats(0.5, 4.0))
-        fast = slow * draw(st.floats(2.0, 32.0))
-        scaling = YarnScaling(factor=factor, beta_fast=fast, beta_slow=slow, **{ORIGINAL: trained})
-        after = formulas.yarn(base, width, factor, trained, fast, slow).tolist()
-    elif rule == "llama3":
-        low = draw(st.floats(0.5, 2.0))
-        high = low * draw(st.floats(1.5, 8.0))
-        scaling = Llama3Scaling(factor=factor, low_freq_factor=low, high_freq_factor=high, **{ORIGINAL: trained})
-        after = formulas.llama3(base, width, factor, low, high, trained).tolist()
-    elif rule == "longrope":
-        lists = [tuple(first + step * j for j in range(width // 2)) for first, step in ((1.0, 0.125), (2.0, 1.0))]
-        is_long = draw(st.booleans())
-        names = dict(zip(("short_factor", "long_factor"), lists))
-        scaling = LongRopeScaling(**names, factor=factor, seq_len=trained + is_long, **{ORIGINAL: trained})
-        after = [w / divisor for w, divisor in zip(freqs, lists[is_long])]
+    scaling, after = draw(rules(base, width, factor, trained, RULES[:-1]))
     rope = RotaryEmbedding(head_dim=width, layout="half", base=base, scaling=scaling)
-    return rope, trained, freqs, after, None if rule in ("none", "longrope") else factor
+    full = None if scaling is None or isinstance(scaling, LongRopeScaling) else factor
+    return rope, getattr(scaling, ORIGINAL, trained), unscaled(base, width), after.tolist(), full
 
 
 def is_close_to_an_edge(freqs, after, trained, blended_from):
@@ -239,12 +207,3 @@ def test_pairs_that_are_not_rotated_are_in_a_band_of_their_own(width, part, fact
     fastest = 2 * pi * factor
     rotated = [band.wavelengths[0] for band in report.bands if band.wavelengths]
     assert min(rotated, default=inf) == (pytest.approx(fastest) if turning else inf)
-
-
-def test_only_a_kernel_that_is_not_chosen_has_a_reason():
-    """With `x`, the kernel that runs for it."""
-    for kernel in ("reference", "fastest"):
-        rope = RotaryEmbedding(head_dim=16, layout="half", base=100.0, kernel=kernel)
-        rows = [each.describe(*x).split("\nkernel")[1].split() for each, x in ((rope, ()), (rope, (np.ones((2, 16)),)))]
-        assert " ".join(rows[0]) == f"{kernel} ({KERNELS[kernel]})"
-        assert (rows[1] == rows[0]) == (kernel == "reference")

@@ -6,37 +6,29 @@ from copy import deepcopy
 from dataclasses import replace
 
 import engines
-import numpy as np
 import pytest
 import tiny_gguf
 from cases import for_each
 from configs import CONFIGS, GOLDENS, ROWS, value_of, with_12_digits
 from hypothesis import given
 from hypothesis import strategies as st
-from rules import DIM, OTHERS
+from rules import rules
 
 from rope_xp import (
     DynamicNTKScaling,
-    LinearScaling,
-    Llama3Scaling,
     LongRopeScaling,
     NTKScaling,
-    ProportionalScaling,
     RotaryEmbedding,
-    YarnScaling,
     from_config,
 )
-from rope_xp.configs import writers
 from rope_xp.configs.engines import table
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.writers import TARGETS, Options, config_for
 from rope_xp.configs.writers.gguf_architectures import (
     ARCHITECTURE_OF,
-    FREQS,
     LAYERS,
     LONG,
     PERMUTED,
-    SHORT,
     gguf_layout,
 )
 from rope_xp.frequencies import Scaling, geometric
@@ -199,40 +191,9 @@ def values(draw):
     base = float(draw(st.integers(2000, 10**7))) if whole else draw(st.floats(500.0, 1e7))
     head_dim, length = 4 * draw(st.integers(2, 32)), 2 ** draw(st.integers(8, 15))
     rotary_dim = head_dim if draw(st.integers(0, 3)) else head_dim // 2
-    keys = {"factor": factor, ORIGINAL: length}
-
-    def line():
-        return tuple(np.linspace(draw(st.floats(1.0, 9.0)), draw(st.floats(1.0, 9.0)), rotary_dim // 2).tolist())
-
-    def llama3():
-        low, high = draw(st.sampled_from([(1.0, 4.0), (0.5, 3.0)]))
-        own = {"low_freq_factor": low, "high_freq_factor": high, ORIGINAL: draw(st.sampled_from([8192, length]))}
-        return Llama3Scaling(**keys | own)
-
-    lengths = {"max_position_embeddings": length, "seq_len": draw(st.integers(1, 10**5))}
-    rules = {
-        "none": lambda: None,
-        "linear": lambda: LinearScaling(factor=factor),
-        "ntk": lambda: NTKScaling(factor=factor),
-        "dynamic": lambda: DynamicNTKScaling(factor=factor, **lengths),
-        "yarn": lambda: YarnScaling(**keys, **draw(st.sampled_from(RAMPS))),
-        "llama3": llama3,
-        "longrope": lambda: LongRopeScaling(
-            **keys, short_factor=line(), long_factor=line(), seq_len=draw(st.sampled_from([None, length, length + 1]))
-        ),
-        "proportional": lambda: ProportionalScaling(
-            partial_rotary_factor=draw(st.sampled_from([0.25, 0.5, 1.0])), factor=factor
-        ),
-        "other": lambda: draw(st.sampled_from(OTHERS))[0],
-    }
-    rule = draw(st.sampled_from([*rules]))
-    scaling, layout = rules[rule](), draw(st.sampled_from([HALF, INTERLEAVED]))
-    head_dim, rotary_dim = (DIM, DIM) if rule == "other" else (head_dim, rotary_dim)
+    scaling, _ = draw(rules(base, rotary_dim, factor, length))
+    layout = draw(st.sampled_from([HALF, INTERLEAVED, TO_HALF]))
     return RotaryEmbedding(head_dim=head_dim, rotary_dim=rotary_dim, layout=layout, base=base, scaling=scaling)
-
-
-RAMPS = [{}, {"attention_factor": 1.25}, {"attention_factor": 1.0}, {"truncate": False}]
-RAMPS += [{"beta_fast": 20.0, "beta_slow": slow} for slow in (1.0, 0.75)] + [{"mscale": 0.75, "mscale_all_dim": 0.5}]
 
 
 # Targets with keys of transformers have no formula: tests/engines runs transformers. The two others have few keys.
@@ -306,16 +267,6 @@ def rows_of(target, refused):
     return [{"target": target, "property": words, "goldens": [*names]} for words, names in goldens.items()]
 
 
-def test_keys_of_types_of_layers_are_joined_where_they_do_not_differ():
-    keys = {"a": 1, "text_config": {"b": 2, "rope_parameters": {"full": {"c": 3}}}, "rope_scaling": {"factor": 2.0}}
-    other = {"a": 1, "text_config": {"d": 4, "rope_parameters": {"sliding": {"c": 5}}}, "e": 6}
-    joined = {"b": 2, "rope_parameters": {"full": {"c": 3}, "sliding": {"c": 5}}, "d": 4}
-    assert writers.joined_keys("x", {"one": keys, "other": other}) == {**keys, "text_config": joined, "e": 6}
-    for different in ({"a": 2}, {"rope_scaling": {"type": "linear"}}, {"a": {}}, {"text_config": {"b": 3}}):
-        with pytest.raises(ValueError, match="layers must differ only in keys that x has for each of their types; got"):
-            writers.joined_keys("x", {"one": keys, "other": different})
-
-
 def in_transformers_4(rope):
     own = rope._provenance
     return not own.format and table("transformers", "4.57.6").of(own.model_type) is not None
@@ -370,11 +321,8 @@ def half(head_dim=128, base=10_000.0, **options):
     return RotaryEmbedding(**{"layout": HALF, "head_dim": head_dim, "base": base, **options})
 
 
-YARN = {"factor": 4.0, "original_max_position_embeddings": 4096}
-LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 LONGROPE = {"short_factor": (1.0, 1.1), "long_factor": (1.5, 4.0), "original_max_position_embeddings": 4096}
 QWEN, PHI = ({"architecture": name} for name in ("qwen2", "phi3"))
-PAIRED = {"layout": INTERLEAVED}
 
 
 def test_what_is_written_for_a_length():
@@ -406,71 +354,9 @@ def test_a_rule_of_a_user_is_not_written_by_its_name(target):
         own.to_config(target)
 
 
-# Values that no golden has: a target, a value, and arguments of `to_config`.
-STATED = YarnScaling(**YARN, attention_factor=1.2, mscale_all_dim=0.7)
-MORE_VALUES = [
-    ("mlx", {"layout": TO_HALF, "scaling": STATED}, {}),
-    ("megatron", {"layout": TO_HALF, "scaling": STATED}, {}),
-    ("llama.cpp", {"scaling": YarnScaling(**YARN, attention_factor=1.2, beta_fast=16.0)}, QWEN),
-    ("vllm", {"scaling": YarnScaling(**YARN, attention_factor=1.2, truncate=False)}, {}),
-    (
-        "gguf",
-        {**PAIRED, "scaling": Llama3Scaling(**LLAMA3 | {"factor": 3.0}), "rotary_dim": 64},
-        {"architecture": "granitehybrid"},
-    ),
-]
-
-
-@for_each("target, options, arguments", MORE_VALUES)
-def test_what_is_written_for_other_values(target, options, arguments):
-    rope = half(**options)
-    written = rope.to_config(target, **arguments)
-    assert_is_written(rope, target, arguments, written, FLOAT32 if target in LLAMA_CPP else EXACT)
-
-
 def test_architectures_of_families_are_rotary():
     for name in {*ARCHITECTURE_OF.values(), *LAYERS}:
         assert gguf_layout(name) is not None
     assert LONG in RotaryEmbedding(
         head_dim=4, layout=HALF, base=1e4, scaling=LongRopeScaling(**LONGROPE, factor=4.0)
     ).to_config("gguf", **PHI)
-
-
-def test_what_a_file_divides_by_is_not_overridden():
-    """llama.cpp divides by the tensors of the config's rule, whatever the arguments are: another rule is refused."""
-    config, rules = CONFIGS["llama-3.1-8b"], (None, LinearScaling(factor=2.0), YarnScaling(**YARN))
-    rope, linear = from_config(config), rules[1]
-    ropes = [rope.extend(262_144, rule) for rule in ("linear", "ntk", "dynamic", "yarn")]
-    ropes += [rope.replace(scaling=rule).replace(base=1e6) for rule in rules]
-    block = json.dumps({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}})
-    ropes.append(from_config(config, flags=["vllm", "--hf-overrides", block]))
-    ropes.append(from_config(config, flags="--rope-scale 3").replace(inv_freq=None, base=5e5, scaling=linear))
-    phi = [from_config(CONFIGS["phi-3.5-mini-instruct"]).replace(scaling=rule) for rule in rules]
-    for tensors, each in [*((FREQS, each) for each in ropes), *((f"{LONG} and {SHORT}", each) for each in phi)]:
-        for target, what in (("llama.cpp", "arguments of llama.cpp"), ("lmstudio", "keys of LM Studio")):
-            if target == "llama.cpp" or not isinstance(each.scaling, YarnScaling):
-                with pytest.raises(
-                    ValueError, match=f"not be replaced by {what} if the GGUF file has {tensors}, by which"
-                ) as raised:
-                    each.to_config(target)
-                # transformers has no rule but LongRoPE for Phi-3.
-                anew = each.scaling is None or each not in phi
-                assert ('see to_config("transformers"), and convert the checkpoint anew' in str(raised.value)) == anew
-                assert str(raised.value).endswith('see to_config("gguf")')
-    paired = rope.replace(layout=INTERLEAVED, scaling=linear).to_config("gguf")
-    assert FREQS not in paired and paired["llama.rope.scaling.factor"] == 2.0
-
-
-def test_a_file_without_such_tensors_takes_every_rule():
-    """That of another config, of an architecture without them, or of a value that is from no config."""
-    config, linear = CONFIGS["llama-3.1-8b"], LinearScaling(factor=2.0)
-    block = json.dumps({"rope_parameters": {**config["rope_scaling"], "rope_theta": 5e5}})
-    plain = {key: value for key, value in config.items() if key != "rope_scaling"}
-    for rope in (
-        from_config(plain),
-        from_config(plain, flags=["vllm", "--hf-overrides", block]),
-        from_config({**config, "model_type": "qwen2"}),
-        half(base=5e5, scaling=Llama3Scaling(**LLAMA3)),
-    ):
-        words = rope.replace(scaling=linear).to_config("llama.cpp")
-        assert words == ["--rope-freq-base", "500000", "--rope-scaling", "linear", "--rope-scale", "2"]

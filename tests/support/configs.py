@@ -41,6 +41,9 @@ CONFIGS = {name: entry["config"] for name, entry in recorded("configs").items()}
 GOLDENS = recorded("goldens")
 # Tables of tests, by what they show: small configs and what they mean, what is refused and why. One row a line.
 ROWS = recorded("rows")
+# Files of other formats as mappings, by name, and all files together.
+FILES = {row["name"]: row["keys"] for row in ROWS["files of other formats"]}
+ALL = CONFIGS | FILES
 
 
 # A power in float64 is not rounded alike on every platform.
@@ -73,13 +76,13 @@ def paths_of(value, path=()):
 
 def without(name, path):
     """A copy of a config that lacks one of its keys."""
-    config = copy.deepcopy(CONFIGS[name])
+    config = copy.deepcopy(ALL[name])
     del at(config, path[:-1])[path[-1]]
     return config
 
 
 def changed(name, path, value):
     """A copy of a config with a value at a path, which may be new."""
-    config = copy.deepcopy(CONFIGS[name])
+    config = copy.deepcopy(ALL[name])
     at(config, path[:-1])[path[-1]] = value
     return config
