@@ -45,7 +45,7 @@ def _frequencies(each: Behaviour, rope: Embedding) -> str:
         how = "" if each.precision != "float32" else " in float32" if each.own_factors else " rounded to float32"
         rule = "" if how or rope.scaling is None else f" and {rope.scaling.describe()}"
         return f"those of base {number(rope.base)}{rule}{how}{way}"
-    sizes = np.abs(values)
+    sizes = np.abs(values).max(axis=0)  # along the axis that each pair follows
     return f"{sizes.max():.6g} to {sizes.min():.6g} radians per token, given{way}"
 
 
@@ -202,7 +202,7 @@ def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> 
 
     def compared(each: Behaviour) -> Map:
         found = each.map(directions)
-        return found._replace(step=in_dtype("float32", found.step)) if are_float32 else found
+        return found._replace(steps=in_dtype("float32", found.steps)) if are_float32 else found
 
     target = compared(other)
     for properties in _subsets(one, other):

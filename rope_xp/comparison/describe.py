@@ -31,7 +31,7 @@ from rope_xp.identification.probe import (
     positions_to_try,
 )
 from rope_xp.identification.search import LONGEST, Search, first_unlike
-from rope_xp.identification.values import nearest
+from rope_xp.identification.values import Measured, nearest, value_of_numbers
 from rope_xp.types import Embedding, Values
 
 # The most positions whose phases are measured to find out how they are rounded.
@@ -65,7 +65,7 @@ class Finding(NamedTuple):
     rotates: bool = True  # false if a function is known not to rotate pairs of channels
     # False if a function is not the same at all positions: what it computes at some does not explain others.
     is_one: bool = True
-    as_measured: Behaviour | None = None  # with the frequencies that were measured, where those of a rule are near
+    measured: Measured | None = None  # what a search saw, whose frequencies are near those of the behaviour
 
     @property
     def is_counting(self) -> bool:
@@ -171,12 +171,15 @@ def _of_search(found: Finding, probe: Probe, reference: Embedding | None, contex
     may_overflow = "length" in found.causes and "NaN" in found.problems[0] and behaviour.precision in COARSE_BITS
     if may_overflow and (length * np.abs(behaviour.map().step) >= OVERFLOW).any():
         found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
+    return found._replace(behaviour=_as_called(behaviour, probe), measured=search.measured)
+
+
+def _as_called(behaviour: Behaviour, probe: Probe) -> Behaviour:
     # Half precision adds noise to the factors. But programs round frequencies to float32 in different ways, and tables
     # to fewer digits than their results have.
     if behaviour.roundoff == probe.roundoff >= COARSE and behaviour.precision != "float32":
-        return found._replace(behaviour=behaviour, as_measured=search.as_measured)
-    own, as_measured = (each and with_own_factors(each, probe) for each in (behaviour, search.as_measured))
-    return found._replace(behaviour=own, as_measured=as_measured)
+        return behaviour
+    return with_own_factors(behaviour, probe)
 
 
 def _length(probe: Probe, context: int) -> int:
@@ -229,15 +232,9 @@ def confirmed(
         return finding
     if behaviour.rope is None:
         finding = finding._replace(behaviour=None)
-    first = np.arange(1, min(MOST_ROUNDED, context))
-    some = np.unique(np.geomspace(1, max(context - 1, 1), MOST_ROUNDED).astype(int))
-    for each, positions in product(_with_rule_of(reference, behaviour), (first, some)):
-        rounded = _with_rounded_phases(probe, each, positions)
-        if rounded and first_unlike(probe, rounded, context, tolerance, directions) is None:
-            return finding._replace(behaviour=rounded)
-    numbers = finding.as_measured
-    if numbers is not None and first_unlike(probe, numbers, context, tolerance, directions) is None:
-        return finding._replace(behaviour=numbers)
+    for each in _others(probe, behaviour, finding.measured, reference, context):
+        if first_unlike(probe, each, context, tolerance, directions) is None:
+            return finding._replace(behaviour=each)
     count = min(longest_call(probe.head_dim), context)
     if _is_one_of_few(probe, position, count):
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
@@ -245,13 +242,21 @@ def confirmed(
     return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
 
 
-def _with_rule_of(reference: Embedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
-    """A behaviour with the base and the rule of another one, which rounding may hide, and as it is."""
-    if reference is not None and behaviour.rope is not None and reference.base is not None:
+def _others(
+    probe: Probe, behaviour: Behaviour, measured: Measured | None, reference: Embedding | None, context: int
+) -> Iterator[Behaviour]:
+    """Other behaviours with such angles: with rounded phases, which may hide another rule, and the numbers measured."""
+    rules = [behaviour]
+    if reference is not None and reference.base is not None:
         rope = replaced(behaviour.rope, base=reference.base, scaling=reference.scaling, inv_freq=None)
-        if rope is not None:
-            yield behaviour._replace(rope=rope)
-    yield behaviour
+        rules = [behaviour._replace(rope=rope), behaviour] if rope else rules
+    first = np.arange(1, min(MOST_ROUNDED, context))
+    some = np.unique(np.geomspace(1, max(context - 1, 1), MOST_ROUNDED).astype(int))
+    rounded = (_with_rounded_phases(probe, each, positions) for each, positions in product(rules, (first, some)))
+    yield from filter(None, rounded)
+    numbers = value_of_numbers(measured) if measured is not None and probe.axes == 1 else None
+    if numbers is not None:
+        yield _as_called(behaviour._replace(rope=numbers.rope, own_factors=None), probe)
 
 
 def _with_rounded_phases(probe: Probe, behaviour: Behaviour, positions: np.ndarray) -> Behaviour | None:

@@ -31,7 +31,7 @@ from rope_xp.comparison.describe import (
     sample_of,
     with_own_factors,
 )
-from rope_xp.comparison.measures import attention_moved, change_at, first_beyond
+from rope_xp.comparison.measures import attention_moved, change_at, first_beyond, first_of_scores
 from rope_xp.comparison.report import Comparison, Difference, number
 from rope_xp.configs.from_config import from_config
 from rope_xp.configs.keys import LENGTH
@@ -307,7 +307,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     are_values = all(each.probe is None for each in both)
     if are_values and (is_same or "scaling" not in causes) and one.softmax_scale != other.softmax_scale:
         causes, is_same = (*causes, "softmax scale"), False
-    scores = is_same or first_beyond(a.of_scores(), b.of_scores(), tolerance, context) is None
+    scores = first_of_scores(a, b, tolerance, context) is None
     if of_calls:
         # Phases are those of other calls. What makes calls differ may be what makes phases look rounded.
         unknown = {"phase precision"} if {"calls", "state"} & {*of_calls} else {}
