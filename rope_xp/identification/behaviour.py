@@ -89,10 +89,10 @@ class Map(NamedTuple):
         tables = ROUNDOFF[precision.partition(" ")[0]] if precision.endswith("tables") else 0.0
         size, positions = np.maximum(self.size, 1.0), positions[:, None, None]
         phase = "float32" if tables else precision
-        of_angle = PRECISIONS[phase] * roundings(self.step)
-        of_angle = size * (of_angle + ROUNDINGS * ROUNDOFF["float64"])  # of a frequency that was measured
-        of_token = of_angle * np.abs(self.step) + size * BESIDES.get(phase, 0.0) * PRECISIONS[phase]
-        return size * ROUNDINGS * max(roundoff, tables) + of_angle * np.abs(self.start) + (positions + 1) * of_token
+        of_angle = PRECISIONS[phase] * roundings(self.step) + ROUNDINGS * ROUNDOFF["float64"]  # of a measurement
+        of_token = of_angle * np.abs(self.step) + BESIDES.get(phase, 0.0) * PRECISIONS[phase]
+        of_phase = of_angle * np.abs(self.start) + (positions + 1) * of_token
+        return size * (ROUNDINGS * max(roundoff, tables) + of_phase)
 
     def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray:
         if self.own_factors is not None:

@@ -161,7 +161,7 @@ def _rules_that_fit(target: Target) -> Iterator[Rule]:
 def _progression(target: Target, rotated: int) -> Iterator[Rule]:
     """A base alone, with all frequencies divided by one factor, or over a width whose first pairs are rotated."""
     factor, digits = _divisor(target)
-    base, of_base = _base(target.times(factor), rotated)
+    base, of_base = simplest(*_interval(target.times(factor), rotated))
     if not (factor >= 1.0 and 1.0 <= base < inf):
         return
     if rotated < len(target.values):
@@ -176,12 +176,8 @@ def _progression(target: Target, rotated: int) -> Iterator[Rule]:
         yield Rule(base, LinearScaling(factor=factor), digits + of_base)
 
 
-def _base(target: Target, pairs: int) -> tuple[float, int]:
-    """The simplest base of the first pairs, of which there are at least two, and its digits."""
-    return simplest(*_interval(target, pairs))
-
-
 def _interval(target: Target, pairs: int) -> tuple[float, float]:
+    """The least and the greatest base of the first pairs, of which there are at least two."""
     least, most = _bounds(target)
     return float(least[: pairs - 1].max()), float(most[: pairs - 1].min())
 
@@ -223,7 +219,7 @@ def _mixed(target: Target) -> Iterator[Rule]:
         if digits > FEW_DIGITS:
             continue
         unscaled = target.times(np.exp(log(factor) * (numbers / numbers[-1]) ** exponent))
-        base, of_base = _base(unscaled, len(numbers))
+        base, of_base = simplest(*_interval(unscaled, len(numbers)))
         if digits + of_base <= FEW_DIGITS and base >= 1.0:
             scaling = MixedNTKScaling(factor=factor, mixed_b=exponent)
             yield Rule(base, scaling, digits + of_base)

@@ -35,7 +35,6 @@ from rope_xp.identification.values import (
     Value,
     differs_in_sections,
     rule_in_any_order,
-    value_near,
     value_of,
     with_axes,
 )
@@ -182,11 +181,10 @@ class Search:
         if y is None or louder is None:
             raise Ended
         y, louder = y[::width], louder[::width]
-        close = noise(matrices.roundoff) * np.abs(y).max()
-        if np.abs(louder / LOUDER - y).max() > close:
+        if results_differ(louder / LOUDER, y, matrices.roundoff):
             times = f"{LOUDER} times x does not give {LOUDER} times the result"
             raise _no_rotation(f"the function is not linear in x; {times}")
-        if np.abs(np.einsum("poi,pi->po", matrices.values, x) - y).max() > close:
+        if results_differ(np.einsum("poi,pi->po", matrices.values, x), y, matrices.roundoff):
             raise _no_rotation("the result of a row is not the sum of the results of its channels")
         return y
 
@@ -327,7 +325,7 @@ class Search:
         return np.array(rows)
 
     def _value(self, measured: Measured, results: np.ndarray) -> tuple[Value, Precision]:
-        value, precision = value_of(measured) if self.near is None else value_near(self.near, measured)
+        value, precision = value_of(measured, self.near)
         self._conclude_precision(precision, measured, results)
         if value is None:
             if self.near is not None and differs_in_sections(self.near, measured):
