@@ -1,6 +1,7 @@
 """What one of the two does, as a value: that of a value itself, or that of a function, which is called."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import product
 from textwrap import shorten
@@ -18,7 +19,7 @@ from rope_xp.identification.behaviour import (
     frequencies_of,
     replaced,
 )
-from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, noise, precision_of, rounding_of
+from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, precision_of, rounding_of
 from rope_xp.identification.probe import (
     ALL_BELOW,
     LONGEST_INDEX,
@@ -29,6 +30,7 @@ from rope_xp.identification.probe import (
     irregularity,
     longest_call,
     positions_to_try,
+    results_differ,
 )
 from rope_xp.identification.search import LONGEST, Search, first_unlike
 from rope_xp.identification.values import Measured, nearest, value_of_numbers
@@ -70,13 +72,6 @@ class Finding(NamedTuple):
     @property
     def is_counting(self) -> bool:
         return self.probe is not None and self.probe.follows == "index"
-
-    @property
-    def is_regular(self) -> bool:
-        if self.probe is None:
-            return False
-        follows_axes = self.probe.axes == 1 or (self.probe.follows, self.probe.axis) == ("positions", "seq")
-        return follows_axes and self.probe.follows in ("positions", "index", "nothing")
 
     def source(self, directions: np.ndarray | None) -> Map | Calls:
         """What gives its results along directions: its function, if no behaviour reproduces it."""
@@ -190,11 +185,7 @@ def _length(probe: Probe, context: int) -> int:
         last = probe.longest_index - 1
     if probe.axis == "heads" or probe(row, np.array([0, last])) is not None:  # rows of heads have no positions
         return context
-    low, high = 0, last
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if probe(row, np.array([0, middle])) is None else (middle, high)
-    return high
+    return bisect_left(range(last), True, lo=1, key=lambda position: probe(row, np.array([0, position])) is None)
 
 
 def _as_sentence(problem: str) -> str:
@@ -282,8 +273,7 @@ def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
     one, other = (probe(np.ones((len(each), probe.head_dim)), each) for each in (few, many))
     if one is None or other is None:
         return True
-    close = noise(max(probe.roundoff, ROUNDOFF["float32"])) * np.abs(one).max()
-    return bool(np.abs(one[0] - other[0]).max() > close)
+    return results_differ(other[0], one[0], max(probe.roundoff, ROUNDOFF["float32"]))
 
 
 def compared(finding: Finding, context: int) -> int:
