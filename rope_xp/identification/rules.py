@@ -277,12 +277,11 @@ class Ramp(NamedTuple):
 
 def _ramps(target: Target) -> Iterator[Rule]:
     """The rules that keep the frequencies of fast pairs, and divide those of slow ones by a factor."""
-    if abs(target.values[0] - 1.0) <= target.errors[0]:
-        for base in _bases(target):
-            found = [rule for ramp in _ramps_of(target, base) for rule in _of_ramp(target, ramp)]
-            if found:
-                yield from found
-                return
+    for base in _bases(target):
+        found = [rule for ramp in _ramps_of(target, base) for rule in _of_ramp(target, ramp)]
+        if found:
+            yield from found
+            return
 
 
 def _of_ramp(target: Target, ramp: Ramp) -> Iterator[Rule]:
@@ -320,6 +319,8 @@ def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
 
 def _bases(target: Target, of_last_pairs: bool = False) -> Iterable[float]:
     """The simplest bases of the first pairs, or of the last ones; then other ones and usual bases."""
+    if not of_last_pairs and abs(target.values[0] - 1.0) > target.errors[0]:  # the first pairs are kept
+        return ()
     # The base of the most pairs that have one of few digits is the first.
     order = slice(None, None, -1 if of_last_pairs else 1)
     least, most = _bounds(target)
@@ -454,8 +455,6 @@ def changed_rule_of(target: Target) -> Rule | None:
 
 def _twice(target: Target) -> Iterator[Rule]:
     """YaRN twice divides by the square of what it divides by; Llama 3's rule sees the frequencies of the first time."""
-    if abs(target.values[0] - 1.0) > target.errors[0]:
-        return
     for base in _bases(target):
         unscaled = np.asarray(geometric(base, target.rotary_dim))
         once = np.sqrt(target.values * unscaled)
