@@ -3,7 +3,6 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import product
 from textwrap import shorten
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ from rope_xp.identification.behaviour import (
     behaviour_of,
     directions_of,
     frequencies_of,
-    replaced,
 )
 from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, precision_of, rounding_of
 from rope_xp.identification.probe import (
@@ -208,9 +206,7 @@ def with_own_factors(behaviour: Behaviour, probe: Probe) -> Behaviour:
     return behaviour._replace(own_factors=factors)
 
 
-def confirmed(
-    finding: Finding, reference: Embedding | None, directions: np.ndarray | None, context: int, tolerance: float
-) -> Finding:
+def confirmed(finding: Finding, directions: np.ndarray | None, context: int, tolerance: float) -> Finding:
     """A finding whose behaviour also explains the function at many positions below the context."""
     behaviour, probe = finding.behaviour, finding.probe
     if behaviour is None or probe is None or behaviour.axis != "tokens":
@@ -223,7 +219,7 @@ def confirmed(
         return finding
     if behaviour.rope is None:
         finding = finding._replace(behaviour=None)
-    for each in _others(probe, behaviour, finding.measured, reference, context):
+    for each in _others(probe, behaviour, finding.measured, context):
         if first_unlike(probe, each, context, tolerance, directions) is None:
             return finding._replace(behaviour=each)
     count = min(longest_call(probe.head_dim), context)
@@ -233,18 +229,11 @@ def confirmed(
     return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
 
 
-def _others(
-    probe: Probe, behaviour: Behaviour, measured: Measured | None, reference: Embedding | None, context: int
-) -> Iterator[Behaviour]:
-    """Other behaviours with such angles: with rounded phases, which may hide another rule, and the numbers measured."""
-    rules = [behaviour]
-    if reference is not None and reference.base is not None:
-        rope = replaced(behaviour.rope, base=reference.base, scaling=reference.scaling, inv_freq=None)
-        rules = [behaviour._replace(rope=rope), behaviour] if rope else rules
+def _others(probe: Probe, behaviour: Behaviour, measured: Measured | None, context: int) -> Iterator[Behaviour]:
+    """Other behaviours with such angles: with rounded phases, and with the frequencies that were measured."""
     first = np.arange(1, min(MOST_ROUNDED, context))
     some = np.unique(np.geomspace(1, max(context - 1, 1), MOST_ROUNDED).astype(int))
-    rounded = (_with_rounded_phases(probe, each, positions) for each, positions in product(rules, (first, some)))
-    yield from filter(None, rounded)
+    yield from filter(None, (_with_rounded_phases(probe, behaviour, positions) for positions in (first, some)))
     numbers = value_of_numbers(measured) if measured is not None and probe.axes == 1 else None
     if numbers is not None:
         yield _as_called(behaviour._replace(rope=numbers.rope, own_factors=None), probe)

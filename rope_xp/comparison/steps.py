@@ -106,7 +106,7 @@ def comparison(
         )
     tolerance = tolerance or max(TOLERANCE, noise)
     directions = directions_of([reference])
-    findings = [confirmed(each, reference, directions, context, tolerance) for each in findings]
+    findings = [confirmed(each, directions, context, tolerance) for each in findings]
     places = (f" of {a.place}", f" of {b.place}") if a.name == b.name and a.place != b.place else ("", "")
     fixed = {"context": context, "tolerance": tolerance, "a": a.name + places[0], "b": b.name + places[1]}
     one, other = (each.behaviour for each in findings)
