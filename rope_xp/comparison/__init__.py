@@ -76,12 +76,14 @@ def compare(
     position p at which the score of some two such vectors changes by more than 0.01 if `b` rotates in place of `a`. So
     it is the first position at which the largest singular value of the difference of both maps is above 0.01. With
     several position axes, p is the position on one of them, with 0 on the others, or on all of them. (Embeddings with
-    different numbers of axes are compared on all of them, as for text.) The position is exact, with three exceptions.
-    Phases that are not exact are compared at every position below ``2**20``, and at 8,192 positions beyond. Rounded
-    phases behind results in half precision are compared by the results, where the function is called. A function that
-    nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. To check that a
-    function is the same everywhere, it is called at all positions below 32,768 and at some beyond, in calls with at
-    most 32,768 tokens, or fewer for wide heads. No call is beyond `context`. `sample` names the positions, if not all.
+    different numbers of axes are compared on all of them, as for text.) XPos is compared both for queries and for keys,
+    which it makes longer. The position is exact, with four exceptions. Phases that are not exact, and XPos, are
+    compared at every position below ``2**20``, and at 8,192 positions beyond. Heads wider than 1,024 with different
+    pairs are compared by the vectors of single channels. Rounded phases behind results in half precision are compared
+    by the results, where the function is called. A function that nothing explains is compared at positions 0 to 31 and
+    at powers of two up to 65,536. To check that a function is the same everywhere, it is called at all positions below
+    32,768 and at some beyond, in calls with at most 32,768 tokens, or fewer for wide heads. No call is beyond
+    `context`. `sample` names the positions, if not all.
 
     If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from math import isclose
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rope_xp.comparison.measures import first_beyond
-from rope_xp.comparison.report import number
+from rope_xp.comparison.report import Difference, number
 from rope_xp.identification.behaviour import Behaviour, Map, directions_of, frequencies_of, replaced
 from rope_xp.identification.precision import in_dtype
 from rope_xp.identification.result import phases_in_words
@@ -20,23 +20,23 @@ class Property(NamedTuple):
     """A property in which two embeddings may differ. A difference in it is a cause of that name."""
 
     cause: str
-    text: Callable[[Behaviour, Embedding], str]  # what the property is, in words, from a behaviour and its value
+    text: Callable[[Behaviour, Any, Behaviour], str]  # what it is, in words, from a behaviour, its value and the other
     advice: str  # what to do about a difference
     fields: tuple[str, ...] = ()  # the arguments of `RotaryEmbedding` that state it
     others: tuple[str, ...] = ()  # the fields of `Behaviour` that state it
 
 
-def _layout(each: Behaviour, rope: Embedding) -> str:
+def _layout(each: Behaviour, rope: Embedding, other: Behaviour) -> str:
     blocks = "" if rope.blocks == 1 else f" in {rope.blocks} blocks"
     return f"{rope.layout}{blocks} ({LAYOUTS[rope.layout].partition(':')[0]})"
 
 
-def _width(each: Behaviour, rope: Embedding) -> str:
+def _width(each: Behaviour, rope: Embedding, other: Behaviour) -> str:
     start = f" from channel {rope.first_channel} on" if rope.first_channel else ""
     return f"{rope.rotary_dim} of {rope.head_dim} channels{start}"
 
 
-def _frequencies(each: Behaviour, rope: Embedding) -> str:
+def _frequencies(each: Behaviour, rope: Embedding, other: Behaviour) -> str:
     values = frequencies_of(rope)
     way = "" if (values >= 0.0).all() else ", reversed" if (values <= 0.0).all() else ", some of them reversed"
     if each.change:
@@ -45,37 +45,35 @@ def _frequencies(each: Behaviour, rope: Embedding) -> str:
         how = "" if each.precision != "float32" else " in float32" if each.own_factors else " rounded to float32"
         rule = "" if how or rope.scaling is None else f" and {rope.scaling.describe()}"
         return f"those of base {number(rope.base)}{rule}{how}{way}"
-    sizes = np.abs(values)
+    sizes = np.abs(values).max(axis=0)  # along the axis that each pair follows
     return f"{sizes.max():.6g} to {sizes.min():.6g} radians per token, given{way}"
 
 
-def _sections(each: Behaviour, rope: Embedding) -> str:
+def _sections(each: Behaviour, rope: Embedding, other: Behaviour) -> str:
     if rope.sections is None:
         return "one position axis"
     axes = rope.sections.axis_of_section
     return f"{rope.sections.order} {rope.sections.sizes}" + ("" if axes is None else f" of axes {axes}")
 
 
-def frequency_that_differs(one: Embedding, other: Embedding) -> tuple[str, str]:
-    """The frequency that differs most, of the same pair of two values, in words; empty if none does."""
-    a, b = (frequencies_of(each) for each in (one, other))
-    if np.array_equal(a, b) or a.shape != b.shape:
-        return "", ""
-    at = np.unravel_index(np.abs(a - b).argmax(), a.shape)
-    return f"; pair {at[-1]} has {float(a[at])}", f"; pair {at[-1]} has {float(b[at])}"
-
-
-def base_in_words(rope: Embedding, other: Embedding) -> str:
+def _base(each: Behaviour, rope: Embedding, other: Behaviour) -> str:
     """The base; and that of the other value with the exponent over other channels, if that is the same."""
-    for width in (rope.head_dim, other.rotary_dim):
-        wanted = other.base and other.base ** (rope.rotary_dim / width)
+    beside: Any = other.rope  # without one, the base is no cause
+    for width in (rope.head_dim, beside.rotary_dim):
+        wanted = beside.base and beside.base ** (rope.rotary_dim / width)
         if width > rope.rotary_dim and rope.base and wanted and isclose(rope.base, wanted, rel_tol=1e-6):
-            same = f"{number(other.base)} ** ({rope.rotary_dim} / {width})"
+            same = f"{number(beside.base)} ** ({rope.rotary_dim} / {width})"
             return f"{number(rope.base)} = {same}, as if the exponent were -2 j / {width}"
-    return number(rope.base)
+    return _number(rope.base, beside.base)
 
 
-def _offset(each: Behaviour, rope: Embedding) -> str:
+def _number(own: float | None, other: float | None) -> str:
+    """A number, with all its digits if another one has the same first ones."""
+    shown = number(own)
+    return str(own) if own != other and shown == number(other) else shown
+
+
+def _offset(each: Behaviour, rope: Embedding, other: Behaviour) -> str:
     return f"positions {'+-'[each.offset < 0]} {abs(each.offset)}" if each.offset else "positions as given"
 
 
@@ -86,7 +84,7 @@ EXCHANGED = ("as in RoFormer", "cosine and sine exchanged", "cosine and sine exc
 PROPERTIES = (
     Property(
         "axis",
-        lambda each, rope: f"{each.axis} have the positions",
+        lambda each, rope, other: f"{each.axis} have the positions",
         "Give the tables an axis for heads, so that they are aligned with the tokens of x.",
         others=("axis",),
     ),
@@ -99,13 +97,13 @@ PROPERTIES = (
     ),
     Property(
         "sincos order",
-        lambda each, rope: EXCHANGED[each.exchanged],
+        lambda each, rope, other: EXCHANGED[each.exchanged],
         "Check the order in which sine and cosine are returned and unpacked.",
         others=("exchanged",),
     ),
     Property(
         "direction",
-        lambda each, rope: "reversed" if rope.reverse else "usual",
+        lambda each, rope, other: "reversed" if rope.reverse else "usual",
         "Check the sign of the sines.",
         fields=("reverse",),
     ),
@@ -117,19 +115,19 @@ PROPERTIES = (
     ),
     Property(
         "base",
-        lambda each, rope: number(rope.base),
+        _base,
         "Check the base (rope_theta), and the exponent: -2 j / rotary_dim for pair j.",
         fields=("base",),
     ),
     Property(
         "attention factor",
-        lambda each, rope: number(each.attention_factor),
+        lambda each, rope, other: _number(each.attention_factor, other.attention_factor),
         "Multiply sines and cosines by the attention factor exactly once.",
         others=("attention_factor",),
     ),
     Property(
         "scaling",
-        lambda each, rope: "none" if rope.scaling is None else rope.scaling.describe(),
+        lambda each, rope, other: "none" if rope.scaling is None else rope.scaling.describe(),
         "Check the scaling rule (rope_scaling), and that it is not left out.",
         fields=("scaling",),
     ),
@@ -140,10 +138,10 @@ PROPERTIES = (
         others=("offset",),
     ),
     Property("sections", _sections, "Check which pairs follow which position axis.", fields=("sections",)),
-    Property("decay", lambda each, rope: str(rope.xpos), "Check the decay of XPos.", fields=("xpos",)),
+    Property("decay", lambda each, rope, other: str(rope.xpos), "Check the decay of XPos.", fields=("xpos",)),
     Property(
         "phase precision",
-        lambda each, rope: phases_in_words(each.precision),
+        lambda each, rope, other: phases_in_words(each.precision),
         "Compute position times frequency exactly or in float64, and round only sines and cosines. Where float32 "
         "phases are accepted, name the context in which the two must agree, or a larger tolerance.",
         fields=("phase",),
@@ -169,7 +167,35 @@ OF_PRECISION = {
     "float16 tables": KEEP_TABLES,
     "bfloat16 tables": KEEP_TABLES,
 }
-BY_CAUSE = {each.cause: each for each in PROPERTIES}
+# What no map of a value shows, or no value has.
+OTHERS = (
+    Property(
+        "softmax scale",
+        lambda each, rope, other: _number(each.softmax_scale, other.softmax_scale),
+        "Multiply the scale of the softmax by softmax_scale, in both or in neither.",
+    ),
+    Property(
+        "rotation",
+        lambda each, rope, other: "rotated" if each.rotates else "not rotated",
+        "Check whether this layer is rotated at all.",
+    ),
+)
+BY_CAUSE = {each.cause: each for each in (*PROPERTIES, *OTHERS)}
+
+
+def difference(cause: str, one: Behaviour, other: Behaviour) -> Difference:
+    texts = [_text(cause, one, other), _text(cause, other, one)]
+    if texts[0] == texts[1] and cause in ("frequencies", "scaling") and one.rope and other.rope:
+        a, b = (frequencies_of(each) for each in (one.rope, other.rope))
+        if a.shape == b.shape and (a != b).any():
+            at = np.unravel_index(np.abs(a - b).argmax(), a.shape)
+            texts = [f"{text}; pair {at[-1]} has {float(each[at])}" for text, each in zip(texts, (a, b))]
+    return Difference(cause, *texts)
+
+
+def _text(cause: str, each: Behaviour, other: Behaviour) -> str:
+    is_stated = each.rope is not None or cause in ("attention factor", "softmax scale")
+    return BY_CAUSE[cause if is_stated else "rotation"].text(each, each.rope, other)
 
 
 def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Property]) -> Behaviour | None:
@@ -202,7 +228,7 @@ def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> 
 
     def compared(each: Behaviour) -> Map:
         found = each.map(directions)
-        return found._replace(step=in_dtype("float32", found.step)) if are_float32 else found
+        return found._replace(steps=in_dtype("float32", found.steps)) if are_float32 else found
 
     target = compared(other)
     for properties in _subsets(one, other):

@@ -1,8 +1,8 @@
 """What one of the two does, as a value: that of a value itself, or that of a function, which is called."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import product
 from textwrap import shorten
 from typing import NamedTuple
 
@@ -16,9 +16,8 @@ from rope_xp.identification.behaviour import (
     behaviour_of,
     directions_of,
     frequencies_of,
-    replaced,
 )
-from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, noise, precision_of, rounding_of
+from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, precision_of, rounding_of
 from rope_xp.identification.probe import (
     ALL_BELOW,
     LONGEST_INDEX,
@@ -29,9 +28,10 @@ from rope_xp.identification.probe import (
     irregularity,
     longest_call,
     positions_to_try,
+    results_differ,
 )
 from rope_xp.identification.search import LONGEST, Search, first_unlike
-from rope_xp.identification.values import nearest
+from rope_xp.identification.values import Measured, nearest, value_of_numbers
 from rope_xp.types import Embedding, Values
 
 # The most positions whose phases are measured to find out how they are rounded.
@@ -65,18 +65,11 @@ class Finding(NamedTuple):
     rotates: bool = True  # false if a function is known not to rotate pairs of channels
     # False if a function is not the same at all positions: what it computes at some does not explain others.
     is_one: bool = True
-    as_measured: Behaviour | None = None  # with the frequencies that were measured, where those of a rule are near
+    measured: Measured | None = None  # what a search saw, whose frequencies are near those of the behaviour
 
     @property
     def is_counting(self) -> bool:
         return self.probe is not None and self.probe.follows == "index"
-
-    @property
-    def is_regular(self) -> bool:
-        if self.probe is None:
-            return False
-        follows_axes = self.probe.axes == 1 or (self.probe.follows, self.probe.axis) == ("positions", "seq")
-        return follows_axes and self.probe.follows in ("positions", "index", "nothing")
 
     def source(self, directions: np.ndarray | None) -> Map | Calls:
         """What gives its results along directions: its function, if no behaviour reproduces it."""
@@ -171,12 +164,15 @@ def _of_search(found: Finding, probe: Probe, reference: Embedding | None, contex
     may_overflow = "length" in found.causes and "NaN" in found.problems[0] and behaviour.precision in COARSE_BITS
     if may_overflow and (length * np.abs(behaviour.map().step) >= OVERFLOW).any():
         found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
+    return found._replace(behaviour=_as_called(behaviour, probe), measured=search.measured)
+
+
+def _as_called(behaviour: Behaviour, probe: Probe) -> Behaviour:
     # Half precision adds noise to the factors. But programs round frequencies to float32 in different ways, and tables
     # to fewer digits than their results have.
     if behaviour.roundoff == probe.roundoff >= COARSE and behaviour.precision != "float32":
-        return found._replace(behaviour=behaviour, as_measured=search.as_measured)
-    own, as_measured = (each and with_own_factors(each, probe) for each in (behaviour, search.as_measured))
-    return found._replace(behaviour=own, as_measured=as_measured)
+        return behaviour
+    return with_own_factors(behaviour, probe)
 
 
 def _length(probe: Probe, context: int) -> int:
@@ -187,11 +183,7 @@ def _length(probe: Probe, context: int) -> int:
         last = probe.longest_index - 1
     if probe.axis == "heads" or probe(row, np.array([0, last])) is not None:  # rows of heads have no positions
         return context
-    low, high = 0, last
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if probe(row, np.array([0, middle])) is None else (middle, high)
-    return high
+    return bisect_left(range(last), True, lo=1, key=lambda position: probe(row, np.array([0, position])) is None)
 
 
 def _as_sentence(problem: str) -> str:
@@ -214,9 +206,7 @@ def with_own_factors(behaviour: Behaviour, probe: Probe) -> Behaviour:
     return behaviour._replace(own_factors=factors)
 
 
-def confirmed(
-    finding: Finding, reference: Embedding | None, directions: np.ndarray | None, context: int, tolerance: float
-) -> Finding:
+def confirmed(finding: Finding, directions: np.ndarray | None, context: int, tolerance: float) -> Finding:
     """A finding whose behaviour also explains the function at many positions below the context."""
     behaviour, probe = finding.behaviour, finding.probe
     if behaviour is None or probe is None or behaviour.axis != "tokens":
@@ -229,15 +219,9 @@ def confirmed(
         return finding
     if behaviour.rope is None:
         finding = finding._replace(behaviour=None)
-    first = np.arange(1, min(MOST_ROUNDED, context))
-    some = np.unique(np.geomspace(1, max(context - 1, 1), MOST_ROUNDED).astype(int))
-    for each, positions in product(_with_rule_of(reference, behaviour), (first, some)):
-        rounded = _with_rounded_phases(probe, each, positions)
-        if rounded and first_unlike(probe, rounded, context, tolerance, directions) is None:
-            return finding._replace(behaviour=rounded)
-    numbers = finding.as_measured
-    if numbers is not None and first_unlike(probe, numbers, context, tolerance, directions) is None:
-        return finding._replace(behaviour=numbers)
+    for each in _others(probe, behaviour, finding.measured, context):
+        if first_unlike(probe, each, context, tolerance, directions) is None:
+            return finding._replace(behaviour=each)
     count = min(longest_call(probe.head_dim), context)
     if _is_one_of_few(probe, position, count):
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
@@ -245,13 +229,14 @@ def confirmed(
     return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
 
 
-def _with_rule_of(reference: Embedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
-    """A behaviour with the base and the rule of another one, which rounding may hide, and as it is."""
-    if reference is not None and behaviour.rope is not None and reference.base is not None:
-        rope = replaced(behaviour.rope, base=reference.base, scaling=reference.scaling, inv_freq=None)
-        if rope is not None:
-            yield behaviour._replace(rope=rope)
-    yield behaviour
+def _others(probe: Probe, behaviour: Behaviour, measured: Measured | None, context: int) -> Iterator[Behaviour]:
+    """Other behaviours with such angles: with rounded phases, and with the frequencies that were measured."""
+    first = np.arange(1, min(MOST_ROUNDED, context))
+    some = np.unique(np.geomspace(1, max(context - 1, 1), MOST_ROUNDED).astype(int))
+    yield from filter(None, (_with_rounded_phases(probe, behaviour, positions) for positions in (first, some)))
+    numbers = value_of_numbers(measured) if measured is not None and probe.axes == 1 else None
+    if numbers is not None:
+        yield _as_called(behaviour._replace(rope=numbers.rope, own_factors=None), probe)
 
 
 def _with_rounded_phases(probe: Probe, behaviour: Behaviour, positions: np.ndarray) -> Behaviour | None:
@@ -277,8 +262,7 @@ def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
     one, other = (probe(np.ones((len(each), probe.head_dim)), each) for each in (few, many))
     if one is None or other is None:
         return True
-    close = noise(max(probe.roundoff, ROUNDOFF["float32"])) * np.abs(one).max()
-    return bool(np.abs(one[0] - other[0]).max() > close)
+    return results_differ(other[0], one[0], max(probe.roundoff, ROUNDOFF["float32"]))
 
 
 def compared(finding: Finding, context: int) -> int:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from rope_xp.identification.behaviour import Complex, Map, aligned
+from rope_xp.identification.precision import within_half_a_turn
 
 # The largest head whose matrices are compared by all unit vectors. Wider heads, whose singular values take seconds, are
 # compared by the unit vectors of single channels.
 MAX_WIDTH = 1024
-# After so many matrices without a difference, positions are visited in steps that grow. Only frequencies that are whole
-# revolutions per token need so many.
+# After so many matrices without a difference, positions are visited in steps that grow. Only changes that stay near the
+# limit need so many.
 MAX_MATRICES = 500
 # Where every position is tried, these are all positions of a chunk, up to a limit. The rest is one chunk of positions
 # at equal distances.
@@ -26,6 +27,29 @@ MAX_NUMBERS = 2**21
 
 def change_at(a: Map, b: Map, position: int) -> float:
     """The largest change of a unit score at a position: the largest singular value of the difference."""
+    return max(_change_of_role(*each, position) for each in _roles(a, b))
+
+
+def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0, step: int = 1) -> int | None:
+    """The first position from `known` to `context` where a unit score changes by more than `limit`; None without."""
+    # Where no formula gives the position, it is the first of those after each `step`.
+    found = [_first_of_role(*each, limit, range(known, context, step)) for each in _roles(a, b)]
+    return min((first for first in found if first is not None), default=None)
+
+
+def first_of_scores(a: Map, b: Map, limit: float, context: int) -> int | None:
+    """The first position where the score of a query with a key at position 0 changes by more; None without."""
+    return _first_of_role(a.of_scores(), b.of_scores(), limit, range(context))
+
+
+def _roles(a: Map, b: Map) -> Iterator[tuple[Map, Map]]:
+    """The maps of queries, and those of keys if they are others."""
+    yield a, b
+    if a.growth is not None or b.growth is not None:
+        yield a.of_keys(), b.of_keys()
+
+
+def _change_of_role(a: Map, b: Map, position: int) -> float:
     a, b = _with_equal_rows(a, b)
     both = aligned(a, b)
     if both is None:
@@ -35,38 +59,39 @@ def change_at(a: Map, b: Map, position: int) -> float:
     return float(_changes(*(each.factors([position]) for each in both))[0])
 
 
-def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0, step: int = 1) -> int | None:
-    """The first position from `known` to `context` where a unit score changes by more than `limit`; None without."""
-    # Where no formula gives the position, it is the first of those after each `step`.
+def _first_of_role(a: Map, b: Map, limit: float, positions: range) -> int | None:
     a, b = _with_equal_rows(a, b)
     both = aligned(a, b)
     if both is None:
-        return _first_of_matrices(a, b, limit, range(known, context))
+        return _first_of_matrices(a, b, limit, positions)
     if _are_equal(*both):
         return None
     if any(each.phase != "exact" or each.own_factors or each.growth is not None for each in both):
-        return _first_of_all(*both, limit, range(known, context, step))
+        return _first_of_all(*both, limit, positions)
     # The difference of the angles of each pair grows by the same step from each position to the next.
     one, other = both
-    columns = np.broadcast_arrays(one.size, other.size, one.start - other.start, one.step - other.step)
+    step = within_half_a_turn(one.step) - within_half_a_turn(other.step)
+    columns = np.broadcast_arrays(one.size, other.size, one.start - other.start, step)
     numbers = np.transpose([each.ravel() for each in columns]).tolist()
     found = [first for each in numbers if (first := _first_of_pair(*each, limit=limit)) is not None]
-    first = min(found, default=context)
-    return first if first < context else None
+    first = min(found, default=positions.stop)
+    return first if first < positions.stop else None
 
 
 def _with_equal_rows(a: Map, b: Map) -> Iterator[Map]:
     # There is a row for each head.
-    rows = max(len(a.step), len(b.step))
+    rows = max(len(a.start), len(b.start))
     for each in (a, b):
-        start, step = (np.repeat(values, rows // len(values), axis=0) for values in (each.start, each.step))
-        yield each._replace(start=start, step=step)
+        times = rows // len(each.start)
+        yield each._replace(start=np.repeat(each.start, times, axis=0), steps=np.repeat(each.steps, times, axis=1))
 
 
 def _first_of_pair(size: float, other: float, start: float, step: float, limit: float) -> int | None:
     """The first position at which ``size - other * exp(i (start + step p))`` is longer than `limit`."""
     # Its squared length is (size - other)**2 + 4 size other sin((start + step p) / 2)**2. It is too long where the
     # angle is within an interval around half a revolution. The interval begins at `edge`, once in each revolution.
+    if size + other <= limit:
+        return None
     if size + other == inf:
         return 0
     if not 1e-200 < size * other < 1e200:
@@ -114,16 +139,18 @@ def _changes(one: Complex, other: Complex) -> np.ndarray:
 def _first_of_matrices(a: Map, b: Map, limit: float, positions: range) -> int | None:
     # From one position to the next, the change of a unit score grows by at most `speed`. Positions that it cannot reach
     # are skipped.
-    speed = sum(float((np.abs(each.step) * each.size).max(initial=0.0)) for each in (a, b)) or inf
+    steps = (np.abs(within_half_a_turn(each.step)) * each.size for each in (a, b))
+    speed = max(sum(float(each.max(initial=0.0)) for each in steps), 1e-300)
     if a.growth is not None or b.growth is not None:
         speed = inf
     position, count = positions.start, 0
-    while position in positions:
+    while position < positions.stop:
         change = _change_of_matrices(a, b, position)
         if change > limit:
             return position
         count += 1
-        position += max(ceil((limit - change) / speed), 1) * max(count - MAX_MATRICES, 1)
+        reached = ceil(min((limit - change) / speed, positions.stop))
+        position += max(reached, 1) * max(count - MAX_MATRICES, 1)
     return None
 
 
@@ -152,7 +179,7 @@ def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int, d
     q, k = (random.standard_normal((rows, head_dim)) for rows in (HEADS, len(positions)))
     # Each row of a direction is a head, and rotates some of the queries. Of more heads than queries, some do.
     a, b = _with_equal_rows(a, b)
-    heads, found = len(a.step) // directions, np.zeros((directions, HEADS))
+    heads, found = len(a.start) // directions, np.zeros((directions, HEADS))
     rotating = min(heads, HEADS)
     for direction, head in product(range(directions), range(rotating)):
         row, of_head = direction * heads + head * heads // rotating, slice(head, None, rotating)
@@ -162,10 +189,8 @@ def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int, d
 
 
 def _weights(each: Map, row: int, scale: float, q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    # XPos makes keys as much shorter as it makes queries longer. Scores do not depend on its centre.
-    each = each._replace(centre=int(positions[-1]))
-    of_keys = each if each.growth is None else each._replace(growth=-each.growth)
+    each = each._replace(centre=int(positions[-1]))  # on which scores do not depend
     rotated_q = each.rotated(q, np.full(len(q), positions[-1]), row)
-    scores = rotated_q @ of_keys.rotated(k, positions, row).T * scale / np.sqrt(q.shape[1])
+    scores = rotated_q @ each.of_keys().rotated(k, positions, row).T * scale / np.sqrt(q.shape[1])
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)

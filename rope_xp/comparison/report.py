@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from rope_xp.reports import Report, Section, Table
@@ -26,10 +27,6 @@ IN_WORDS = {
     "calls": "results depend on the call",
     "length": "some positions have no result",
 }
-
-
-def _name(each: Difference) -> str:
-    return each.cause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +78,9 @@ class Comparison(Report):
 
     same: bool
     causes: tuple[str, ...]
-    first_position: int | None
-    scores_are_same: bool | None
-    largest_change: float | None
+    first_position: int | None = None
+    scores_are_same: bool | None = None
+    largest_change: float | None = None
     context: int
     tolerance: float
     a: str
@@ -101,7 +98,7 @@ class Comparison(Report):
         rows = [("a", "", self.a), ("b", "", self.b)]
         rows += [row for each in self.differences for row in ((each.cause, "a", each.a), ("", "b", each.b))]
         rows += self._measures
-        found = [Section("", self._summary(_name)), Section("", Table((), rows))]
+        found = [Section("", self._summary(attrgetter("cause"))), Section("", Table((), rows))]
         return [*found, Section("Remarks on the flags", self.remarks), Section("What to do", self.advice)]
 
     @property

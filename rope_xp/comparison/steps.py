@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from math import isfinite
 from typing import Any
 
@@ -15,10 +16,9 @@ from rope_xp.comparison.causes import (
     BY_CAUSE,
     OF_PRECISION,
     PROPERTIES,
-    base_in_words,
     differ,
+    difference,
     explaining,
-    frequency_that_differs,
 )
 from rope_xp.comparison.describe import (
     Finding,
@@ -31,8 +31,8 @@ from rope_xp.comparison.describe import (
     sample_of,
     with_own_factors,
 )
-from rope_xp.comparison.measures import attention_moved, change_at, first_beyond
-from rope_xp.comparison.report import Comparison, Difference, number
+from rope_xp.comparison.measures import attention_moved, change_at, first_beyond, first_of_scores
+from rope_xp.comparison.report import Comparison
 from rope_xp.configs.from_config import from_config
 from rope_xp.configs.keys import LENGTH
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, PERMUTED
@@ -57,13 +57,11 @@ CONTEXT, LONGEST_CONTEXT = 4096, 2**31
 HORIZON, STEP = 2**20, 127
 # The change of a unit score that matters.
 ONE_PERCENT = 0.01
-OTHER_ADVICE = {
+ADVICE = {cause: each.advice for cause, each in BY_CAUSE.items()} | {
     "head_dim": "Check how many channels a head has (head_dim).",
-    "rotation": "Check whether this layer is rotated at all.",
     "length": "Let the tables be as long as the context, or compute angles from positions, in float32 at least.",
     "calls": "The result of a row must follow from its channels and its position alone: take tables from `positions`.",
     "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
-    "softmax scale": "Multiply the scale of the softmax by softmax_scale, in both or in neither.",
     "unknown": "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes.",
 }
 OF_CALLS = "If the function takes other arrays, say so by `shape` and `like`, or wrap it."
@@ -108,7 +106,7 @@ def comparison(
         )
     tolerance = tolerance or max(TOLERANCE, noise)
     directions = directions_of([reference])
-    findings = [confirmed(each, reference, directions, context, tolerance) for each in findings]
+    findings = [confirmed(each, directions, context, tolerance) for each in findings]
     places = (f" of {a.place}", f" of {b.place}") if a.name == b.name and a.place != b.place else ("", "")
     fixed = {"context": context, "tolerance": tolerance, "a": a.name + places[0], "b": b.name + places[1]}
     one, other = (each.behaviour for each in findings)
@@ -302,12 +300,11 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     # Changes below this position are within the tolerance, and so within 1 %.
     known = (context if beyond is None else beyond) if tolerance < ONE_PERCENT else 0
     found = {**fixed, "first_position": first_above(ONE_PERCENT, known), "first_beyond_tolerance": beyond}
-    otherwise = "frequencies" if one.precision == "float32" else "phase precision"  # all else is equal
-    causes = _causes(one, other, tolerance, context, is_same) or (() if is_same else (otherwise,))
+    causes = _causes(one, other, tolerance, context, is_same)
     are_values = all(each.probe is None for each in both)
     if are_values and (is_same or "scaling" not in causes) and one.softmax_scale != other.softmax_scale:
         causes, is_same = (*causes, "softmax scale"), False
-    scores = is_same or first_beyond(a.of_scores(), b.of_scores(), tolerance, context) is None
+    scores = first_of_scores(a, b, tolerance, context) is None
     if of_calls:
         # Phases are those of other calls. What makes calls differ may be what makes phases look rounded.
         unknown = {"phase precision"} if {"calls", "state"} & {*of_calls} else {}
@@ -338,7 +335,8 @@ def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int, is
         causes = tuple("rotation" if cause == "frequencies" else cause for cause in causes)
     hides_phases = any(each.precision == "exact" and each.roundoff >= COARSE for each in (one, other))
     if one.precision == other.precision or hides_phases:
-        return causes
+        otherwise = () if is_same else ("frequencies" if one.precision == "float32" else "phase precision",)
+        return causes or otherwise  # all else is equal
     if causes:
         pairs = ((each.map(), each.with_exact_phases().map()) for each in (one, other))
         acts = any(first_beyond(*pair, tolerance, context) is not None for pair in pairs)
@@ -360,10 +358,8 @@ def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | No
 
 
 def _report(one: Behaviour, other: Behaviour, causes: tuple[str, ...], found: Values) -> Comparison:
-    stated = [cause for cause in causes if cause in BY_CAUSE or cause in ("rotation", "softmax scale")]
-    differences = tuple(_difference(cause, one, other) for cause in stated)
-    unknown = dict.fromkeys(("first_position", "scores_are_same", "largest_change"))
-    found = {"same": False, "causes": causes, "differences": differences, **unknown, **found}
+    differences = tuple(difference(cause, one, other) for cause in causes if cause in BY_CAUSE)
+    found = {"same": False, "causes": causes, "differences": differences, **found}
     if one.rope and other.rope and one.rope.head_dim != other.rope.head_dim:
         causes = ("head_dim", *causes[1:])
     return Comparison(**found, advice=() if found["same"] else _advice(causes, (one.precision, other.precision)))
@@ -372,45 +368,14 @@ def _report(one: Behaviour, other: Behaviour, causes: tuple[str, ...], found: Va
 def _advice(causes: Iterable[str], precisions: Iterable[str] = ()) -> tuple[str, ...]:
     """What to do about causes, where phases have these precisions. Nothing is said twice."""
     of_half = [OF_PRECISION[each] for each in precisions if each in OF_PRECISION]
-    found: dict[str, None] = {}
-    for cause in causes:
-        usual = [BY_CAUSE[cause].advice if cause in BY_CAUSE else OTHER_ADVICE[cause]]
-        found |= dict.fromkeys(of_half if of_half and cause == "phase precision" else usual)
-    return tuple(found)
-
-
-def _difference(cause: str, one: Behaviour, other: Behaviour) -> Difference:
-    a, b = (_text(cause, each) for each in (one, other))
-    if one.rope is None or other.rope is None:
-        return Difference(cause, a, b)
-    if cause == "base":
-        a, b = base_in_words(one.rope, other.rope), base_in_words(other.rope, one.rope)
-    numbers = {
-        "base": (one.rope.base, other.rope.base),
-        "attention factor": (one.attention_factor, other.attention_factor),
-    }
-    if a == b and cause in numbers:  # they differ in digits that are not shown
-        a, b = map(str, numbers[cause])
-    if a != b or cause not in ("frequencies", "scaling"):
-        return Difference(cause, a, b)
-    of_one, of_other = frequency_that_differs(one.rope, other.rope)
-    return Difference(cause, a + of_one, b + of_other)
-
-
-def _text(cause: str, each: Behaviour) -> str:
-    if cause == "softmax scale":
-        return number(each.softmax_scale)
-    if cause == "attention factor":
-        return number(each.attention_factor)
-    if cause == "rotation" or each.rope is None:
-        return "rotated" if each.rotates else "not rotated"
-    return BY_CAUSE[cause].text(each, each.rope)
+    found = [of_half if of_half and cause == "phase precision" else [ADVICE[cause]] for cause in causes]
+    return tuple(dict.fromkeys(chain(*found)))
 
 
 def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | None, fixed: Values) -> Comparison:
     """The report on functions that no behaviour reproduces. Positions are those of `SOME_POSITIONS`."""
     causes = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
-    has_results = all(each.behaviour is not None or each.is_regular for each in both)
+    has_results = all(each.behaviour is not None or (each.probe and each.probe.is_regular) for each in both)
     first, is_same = None, False
     if has_results:
         context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
@@ -435,7 +400,5 @@ def _unexplained(both: list[Finding], head_dim: int, directions: np.ndarray | No
         causes=() if is_same else causes,
         advice=() if is_same else advice,
         first_position=first,
-        scores_are_same=None,
-        largest_change=None,
         **fixed,
     )

@@ -1,6 +1,7 @@
 """What embeddings do, as values (`Behaviour`) and as numbers (`Map`): by what each pair of channels is multiplied."""
 
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from math import pi
 from typing import Any, NamedTuple, TypeAlias
 
@@ -8,7 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rope_xp.arrays import libraries
-from rope_xp.identification.precision import BESIDES, PRECISIONS, ROUNDOFF, SIGNIFICANT_BITS, rounded_to, roundings
+from rope_xp.identification.precision import (
+    BESIDES,
+    PRECISIONS,
+    ROUNDOFF,
+    SIGNIFICANT_BITS,
+    rounded_to,
+    roundings,
+    within_half_a_turn,
+)
 from rope_xp.layouts import READ_WRITE
 from rope_xp.types import Embedding
 
@@ -41,10 +50,10 @@ class Map(NamedTuple):
     head_dim: int | None  # None if every width is left as it is
     pairs: tuple[Pair, ...]
     size: np.ndarray  # "pairs"
-    # "rows pairs": in radians, and in radians per token. There is a row for each direction of positions and for each
-    # head.
+    # "rows pairs" in radians, and "axes rows pairs" in radians per token. There is a row for each direction of
+    # positions and for each head.
     start: np.ndarray
-    step: np.ndarray
+    steps: np.ndarray
     growth: np.ndarray | None = None  # "pairs": how much the logarithm of a query's size changes per token, by `XPos`
     centre: int = 0  # the position at which `growth` changes no size
     # "exact", or a key of `SIGNIFICANT_BITS`: the precision of positions, frequencies and their products. Tables in
@@ -52,19 +61,26 @@ class Map(NamedTuple):
     phase: str = "exact"
     own_factors: Factors | None = None  # of a function, in place of those that follow from the numbers
 
+    @property
+    def step(self) -> np.ndarray:
+        return self.steps.sum(axis=0)
+
     def factors(self, positions: ArrayLike) -> Complex:
         """The complex factors "positions rows pairs" at integer positions."""
         positions = np.asarray(positions)
         if self.own_factors is not None:
             return self.own_factors(positions)
+        steps = within_half_a_turn(self.step)[None] if self.phase == "exact" else self.steps
         if self.phase == "exact" and self.growth is None and len(positions) > 4 << LOW_BITS:
+            [step] = steps
             upper, number = np.unique(positions >> LOW_BITS, return_inverse=True)
-            found = self.size * np.exp(1j * (self.start + (upper << LOW_BITS)[:, None, None] * self.step))[number]
-            lower = np.exp(1j * np.arange(1 << LOW_BITS)[:, None, None] * self.step)
+            found = self.size * np.exp(1j * (self.start + (upper << LOW_BITS)[:, None, None] * step))[number]
+            lower = np.exp(1j * np.arange(1 << LOW_BITS)[:, None, None] * step)
             found *= lower[positions & ((1 << LOW_BITS) - 1)]
             return found
-        positions = positions[:, None, None]
-        angles = _rounded(_rounded(positions, self.phase) * _rounded(self.step, self.phase), self.phase)
+        positions, rounded = positions[:, None, None], partial(_rounded, precision=self.phase)
+        products = [rounded(rounded(positions) * rounded(step)) for step in steps]
+        angles = reduce(lambda total, product: rounded(total + product), products)
         size = self.size if self.growth is None else self.size * np.exp((positions - self.centre) * self.growth)
         return size * np.exp(1j * (self.start + angles))
 
@@ -73,15 +89,15 @@ class Map(NamedTuple):
         tables = ROUNDOFF[precision.partition(" ")[0]] if precision.endswith("tables") else 0.0
         size, positions = np.maximum(self.size, 1.0), positions[:, None, None]
         phase = "float32" if tables else precision
-        of_angle = PRECISIONS[phase] * roundings(self.step)
-        of_angle = size * (of_angle + ROUNDINGS * ROUNDOFF["float64"])  # of a frequency that was measured
-        of_token = of_angle * np.abs(self.step) + size * BESIDES.get(phase, 0.0) * PRECISIONS[phase]
-        return size * ROUNDINGS * max(roundoff, tables) + of_angle * np.abs(self.start) + (positions + 1) * of_token
+        of_angle = PRECISIONS[phase] * roundings(self.step) + ROUNDINGS * ROUNDOFF["float64"]  # of a measurement
+        of_token = of_angle * np.abs(self.step) + BESIDES.get(phase, 0.0) * PRECISIONS[phase]
+        of_phase = of_angle * np.abs(self.start) + (positions + 1) * of_token
+        return size * (ROUNDINGS * max(roundoff, tables) + of_phase)
 
     def rotated(self, x: np.ndarray, positions: np.ndarray, row: int = 0) -> np.ndarray:
         if self.own_factors is not None:
             return self._multiplied(x, self.factors(positions)[:, row])
-        alone = self._replace(start=self.start[[row]], step=self.step[[row]])
+        alone = self._replace(start=self.start[[row]], steps=self.steps[:, [row]])
         return self._multiplied(x, alone.factors(positions)[:, 0])
 
     def matrices(self, positions: ArrayLike, head_dim: int) -> np.ndarray:
@@ -99,6 +115,10 @@ class Map(NamedTuple):
     @property
     def channels(self) -> np.ndarray:
         return np.array(self.pairs, dtype=int).reshape(len(self.pairs), 4).T
+
+    def of_keys(self) -> "Map":
+        """The map of keys, which XPos makes as much shorter as it makes queries longer."""
+        return self if self.growth is None else self._replace(growth=-self.growth)
 
     def of_scores(self) -> "Map":
         """The map of scores: of a query at position p with a key at position 0, both rotated."""
@@ -118,7 +138,7 @@ class Map(NamedTuple):
             pairs=pairs,
             size=columns(self.size, 1.0),
             start=columns(self.start, 0.0),
-            step=columns(self.step, 0.0),
+            steps=columns(self.steps, 0.0),
             growth=None if self.growth is None else columns(self.growth, 0.0),
             own_factors=self.own_factors and (lambda positions: columns(self.factors(positions), 1.0)),
         )
@@ -173,20 +193,19 @@ class Behaviour(NamedTuple):
         """What it does along one of `directions_of`, by default all axes. Of heads that differ by number: head 1."""
         rope = self.rope
         if rope is None:
-            nothing = np.zeros((1, 0))
-            return Map(None, (), np.zeros(0), nothing, nothing, phase=self.precision, own_factors=self.own_factors)
+            start, steps = np.zeros((1, 0)), np.zeros((1, 1, 0))
+            return Map(None, (), np.zeros(0), start, steps, phase=self.precision, own_factors=self.own_factors)
         directions = np.ones((1, rope.axes)) if directions is None else directions
         frequencies = frequencies_of(rope)
-        step = np.einsum("da,ahp->dhp", directions, frequencies)
-        start = np.concatenate(np.broadcast_to(self.offset * frequencies.sum(axis=0), step.shape))
-        step = np.concatenate(step)
+        steps = np.einsum("da,ahp->adhp", directions, frequencies).reshape(rope.axes, -1, rope.pairs)
+        start = np.tile(self.offset * frequencies.sum(axis=0), (len(directions), 1))
         if self.exchanged:  # sin + i cos is i times the conjugate of cos + i sin
-            start, step = self.exchanged * pi / 2 - start, -step
+            start, steps = self.exchanged * pi / 2 - start, -steps
         if self.axis == "heads":
-            start, step = start + step, 0.0 * step
+            start, steps = start + steps.sum(axis=0), 0.0 * steps
         growth, centre = (None, 0) if rope.xpos is None else (np.array(rope._scale.rates), rope.xpos.centre)
         size = np.full(rope.pairs, self.attention_factor)
-        return Map(rope.head_dim, pairs_of(rope), size, start, step, growth, centre, self.precision, self.own_factors)
+        return Map(rope.head_dim, pairs_of(rope), size, start, steps, growth, centre, self.precision, self.own_factors)
 
 
 def behaviour_of(rope: Embedding | None) -> Behaviour:

@@ -268,16 +268,12 @@ def spread(longest: int) -> np.ndarray:
 
 def start_of(frequencies: Fitted, roundoff: float, unknown: float = UNKNOWN) -> tuple[int | float | None, str]:
     """The offset of positions that explains the angles at position 0, and what these are, in words; None without."""
-    values, errors, start, _ = frequencies
-    close = 2 * error_of(roundoff)
+    start, close = frequencies.start, 2 * error_of(roundoff)
     if np.abs(start).max() <= close:
         return 0, ""
     constant = np.abs(wrapped(start - start[0])).max() <= close and len(start) > 1
     if constant and abs(abs(start[0]) - pi / 2) <= close:
-        if start[0] > 0.0 and (values <= errors).all():
-            return None, "sin and cos are swapped, so the angle is a quarter turn minus position * frequency"
-        more = "more" if start[0] > 0.0 else "less"
-        return None, f"sin and cos are swapped, and a sign differs: each angle is a quarter turn {more}"
+        return None, _swapped_in_words(frequencies)
     offset, error = _offset(frequencies, roundoff, unknown)
     if offset is None and constant:
         return None, f"all pairs are turned by a constant angle of {start[0]:.6g}"
@@ -288,6 +284,13 @@ def start_of(frequencies: Fitted, roundoff: float, unknown: float = UNKNOWN) -> 
         whole = float(simplest_within(abs(offset), error) * np.sign(offset))
     offset = whole
     return offset, f"positions are shifted: the angle at position p is that of p + {offset}".replace("+ -", "- ")
+
+
+def _swapped_in_words(frequencies: Fitted) -> str:
+    is_more = np.sin(frequencies.start).mean() >= 0.0
+    if is_more and (frequencies.values <= frequencies.errors).all():
+        return "sin and cos are swapped, so the angle is a quarter turn minus position * frequency"
+    return f"sin and cos are swapped, and a sign differs: each angle is a quarter turn {'more' if is_more else 'less'}"
 
 
 def _offset(frequencies: Fitted, roundoff: float, unknown: float) -> tuple[float | None, float]:
@@ -336,13 +339,15 @@ class Angles(NamedTuple):
     def precision_with(self, frequencies: np.ndarray, errors: np.ndarray) -> Precision:
         return precision_of(self.off(frequencies), self.where, frequencies, errors, self.roundoff)
 
-    def with_sines_exchanged(self) -> "Angles":
+    def with_sines_exchanged(self) -> tuple["Angles", str]:
+        """The angles if sine and cosine are exchanged, and what is exchanged and shifted, in words."""
         # sin + i cos is i times the conjugate of cos + i sin.
         values, errors, start, _ = self.frequencies
         sign = -1 if np.sin(start).mean() < 0.0 else 1
         frequencies = Fitted(-values, errors, wrapped(sign * pi / 2 - start), None)
-        offset, _ = start_of(frequencies, self.roundoff)
-        return Angles(self.positions, sign * pi / 2 - self.values, frequencies, offset, sign, self.roundoff)
+        offset, shifted = start_of(frequencies, self.roundoff)
+        words = "; ".join(filter(None, [_swapped_in_words(self.frequencies), shifted]))
+        return Angles(self.positions, sign * pi / 2 - self.values, frequencies, offset, sign, self.roundoff), words
 
     def narrowed(self) -> Fitted:
         """The frequencies with smaller errors, from angles whose sines and cosines were rounded."""

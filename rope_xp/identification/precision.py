@@ -89,6 +89,17 @@ def wrapped(angle: np.ndarray) -> np.ndarray:
     return (angle + pi) % (2 * pi) - pi
 
 
+def within_half_a_turn(frequencies: np.ndarray) -> np.ndarray:
+    """Frequencies without the whole turns per token, which act at no whole position and make products less exact."""
+    fast = np.abs(frequencies) > pi
+    if not fast.any():
+        return frequencies
+    row = exact_phases.Frequencies(tuple(frequencies[fast].tolist())).rows[0]
+    slower = frequencies.copy()
+    slower[fast] = 2 * pi * 2.0**-64 * np.array(row.words(64)[1], dtype=np.float64)
+    return slower
+
+
 def exact_angles(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     exact = exact_phases.Frequencies(tuple(map(float, frequencies)))
     sin, cos = exact_phases.exact_tables(positions, exact, np.dtype("float64"))

@@ -256,6 +256,11 @@ class Probe:
             return None
         return result[:rows_given]
 
+    @property
+    def is_regular(self) -> bool:
+        follows_axes = self.axes == 1 or (self.follows, self.axis) == ("positions", "seq")
+        return follows_axes and self.follows in ("positions", "index", "nothing")
+
     def keeps_state(self) -> bool:
         # Then a short call gives another result now than at first.
         first, now = self._at_first, self._short_call()

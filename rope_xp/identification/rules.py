@@ -161,7 +161,7 @@ def _rules_that_fit(target: Target) -> Iterator[Rule]:
 def _progression(target: Target, rotated: int) -> Iterator[Rule]:
     """A base alone, with all frequencies divided by one factor, or over a width whose first pairs are rotated."""
     factor, digits = _divisor(target)
-    base, of_base = _base(target.times(factor), rotated)
+    base, of_base = simplest(*_interval(target.times(factor), rotated))
     if not (factor >= 1.0 and 1.0 <= base < inf):
         return
     if rotated < len(target.values):
@@ -176,12 +176,8 @@ def _progression(target: Target, rotated: int) -> Iterator[Rule]:
         yield Rule(base, LinearScaling(factor=factor), digits + of_base)
 
 
-def _base(target: Target, pairs: int) -> tuple[float, int]:
-    """The simplest base of the first pairs, of which there are at least two, and its digits."""
-    return simplest(*_interval(target, pairs))
-
-
 def _interval(target: Target, pairs: int) -> tuple[float, float]:
+    """The least and the greatest base of the first pairs, of which there are at least two."""
     least, most = _bounds(target)
     return float(least[: pairs - 1].max()), float(most[: pairs - 1].min())
 
@@ -223,7 +219,7 @@ def _mixed(target: Target) -> Iterator[Rule]:
         if digits > FEW_DIGITS:
             continue
         unscaled = target.times(np.exp(log(factor) * (numbers / numbers[-1]) ** exponent))
-        base, of_base = _base(unscaled, len(numbers))
+        base, of_base = simplest(*_interval(unscaled, len(numbers)))
         if digits + of_base <= FEW_DIGITS and base >= 1.0:
             scaling = MixedNTKScaling(factor=factor, mixed_b=exponent)
             yield Rule(base, scaling, digits + of_base)
@@ -281,12 +277,11 @@ class Ramp(NamedTuple):
 
 def _ramps(target: Target) -> Iterator[Rule]:
     """The rules that keep the frequencies of fast pairs, and divide those of slow ones by a factor."""
-    if abs(target.values[0] - 1.0) <= target.errors[0]:
-        for base in _bases(target):
-            found = [rule for ramp in _ramps_of(target, base) for rule in _of_ramp(target, ramp)]
-            if found:
-                yield from found
-                return
+    for base in _bases(target):
+        found = [rule for ramp in _ramps_of(target, base) for rule in _of_ramp(target, ramp)]
+        if found:
+            yield from found
+            return
 
 
 def _of_ramp(target: Target, ramp: Ramp) -> Iterator[Rule]:
@@ -324,6 +319,8 @@ def _ramps_of(target: Target, base: float) -> Iterator[Ramp]:
 
 def _bases(target: Target, of_last_pairs: bool = False) -> Iterable[float]:
     """The simplest bases of the first pairs, or of the last ones; then other ones and usual bases."""
+    if not of_last_pairs and abs(target.values[0] - 1.0) > target.errors[0]:  # the first pairs are kept
+        return ()
     # The base of the most pairs that have one of few digits is the first.
     order = slice(None, None, -1 if of_last_pairs else 1)
     least, most = _bounds(target)
@@ -458,8 +455,6 @@ def changed_rule_of(target: Target) -> Rule | None:
 
 def _twice(target: Target) -> Iterator[Rule]:
     """YaRN twice divides by the square of what it divides by; Llama 3's rule sees the frequencies of the first time."""
-    if abs(target.values[0] - 1.0) > target.errors[0]:
-        return
     for base in _bases(target):
         unscaled = np.asarray(geometric(base, target.rotary_dim))
         once = np.sqrt(target.values * unscaled)

@@ -35,9 +35,7 @@ from rope_xp.identification.values import (
     Value,
     differs_in_sections,
     rule_in_any_order,
-    value_near,
     value_of,
-    value_of_numbers,
     with_axes,
 )
 from rope_xp.types import Embedding
@@ -96,7 +94,7 @@ class Search:
             raise wrong_value(f"seq_len must be at least 8 and at most 2**31; got {seq_len}")
         self.probe, self.seq_len, self.near = probe, seq_len, near
         self.cause, self.is_rounded = "unknown", False
-        self.as_measured: Behaviour | None = None
+        self.measured: Measured | None = None
         self.report = Identification(
             shape=probe.shape, axis=probe.axis, library=probe.library or None, dtype=probe.dtype or None
         )
@@ -118,11 +116,9 @@ class Search:
         channels = self._channels(matrices)
         rotations = self._rotations(matrices, channels)
         angles = self._angles(rotations)
-        measured = self._measured(rotations, angles)
+        measured = self.measured = self._measured(rotations, angles)
         value, precision = self._value(measured, results)
         behaviour = self._behaviour(measured, value)
-        numbers = value_of_numbers(measured)
-        self.as_measured = numbers and behaviour._replace(rope=numbers.rope)
         if self.near is None and not behaviour.exchanged:
             self._conclude_value(measured, value, behaviour, precision)
         return behaviour
@@ -185,11 +181,10 @@ class Search:
         if y is None or louder is None:
             raise Ended
         y, louder = y[::width], louder[::width]
-        close = noise(matrices.roundoff) * np.abs(y).max()
-        if np.abs(louder / LOUDER - y).max() > close:
+        if results_differ(louder / LOUDER, y, matrices.roundoff):
             times = f"{LOUDER} times x does not give {LOUDER} times the result"
             raise _no_rotation(f"the function is not linear in x; {times}")
-        if np.abs(np.einsum("poi,pi->po", matrices.values, x) - y).max() > close:
+        if results_differ(np.einsum("poi,pi->po", matrices.values, x), y, matrices.roundoff):
             raise _no_rotation("the result of a row is not the sum of the results of its channels")
         return y
 
@@ -259,12 +254,14 @@ class Search:
             raise Ended(words, self._equal_positions(rotations))
         offset, words = start_of(frequencies, rotations.roundoff)
         angles = Angles(rotations.positions[1:], rotations.angle[1:], frequencies, offset, 0, rotations.roundoff)
-        exchanged = angles if offset is not None else angles.with_sines_exchanged()
-        if exchanged.offset is None:  # the offset may be far
-            offset, words = start_of(frequencies, rotations.roundoff, MOST_UNKNOWN)
-            angles = angles._replace(offset=offset)
         if offset is None:
-            angles, words = exchanged, f"not a rotary embedding: {words}"
+            exchanged, of_exchanged = angles.with_sines_exchanged()
+            if exchanged.offset is None:  # the offset may be far
+                offset, words = start_of(frequencies, rotations.roundoff, MOST_UNKNOWN)
+            else:
+                words = of_exchanged
+            angles = exchanged if offset is None else angles._replace(offset=offset)
+            words = f"not a rotary embedding: {words}" if offset is None else words
         if angles.offset is not None:
             angles = self._narrowed(rotations.channels, angles)
             frequencies = frequencies if offset is None else angles.frequencies
@@ -328,7 +325,7 @@ class Search:
         return np.array(rows)
 
     def _value(self, measured: Measured, results: np.ndarray) -> tuple[Value, Precision]:
-        value, precision = value_of(measured) if self.near is None else value_near(self.near, measured)
+        value, precision = value_of(measured, self.near)
         self._conclude_precision(precision, measured, results)
         if value is None:
             if self.near is not None and differs_in_sections(self.near, measured):

@@ -71,33 +71,25 @@ class Value(NamedTuple):
         return frequencies_of(self.rope)[:, 0].sum(axis=0)[self.place.numbers]
 
 
-def value_of(measured: Measured) -> tuple[Value | None, Precision]:
+def value_of(measured: Measured, near: Embedding | None) -> tuple[Value | None, Precision]:
     """The value where all position axes are equal, and the precision of phases with it; without one, as measured."""
-    return _with_precision(_simplest_value(measured), measured)
-
-
-def value_near(near: Embedding, measured: Measured) -> tuple[Value | None, Precision]:
-    """The value with the fewest changes of another one; without one, for one position axis, any value."""
-    value, known = _nearest_value(near, measured), measured.angles.frequencies
+    # Beside another value, it is that with the fewest changes of it. Without one, for one position axis, any value is.
+    value, known = None if near is None else _nearest_value(near, measured), measured.angles.frequencies
     if value is not None and measured.precision.name == "exact":
         off, close = np.abs(known.values - value.frequencies), 2 * ROUNDOFF["float32"] * np.abs(known.values)
         are_rounded = are_numbers_of("float32", known.values, known.errors) or (off <= known.errors + close).all()
         value = value if are_rounded else None  # which is near the numbers
-    has_one_axis = len(measured.of_axes) == 1
-    if value is None and has_one_axis:
+    may_be_any = near is None or len(measured.of_axes) == 1
+    if value is None and may_be_any:
         value = _simplest_value(measured)
-        value = None if value is None else value._replace(rope=_in_terms_of(near, value.rope))
-    value, precision = _with_precision(value, measured) if has_one_axis else (value, _precision_of(value, measured))
-    if precision.name in COARSE_BITS:  # which may hide that frequencies are those of `near`
+        if value is not None and near is not None:
+            value = value._replace(rope=_in_terms_of(near, value.rope))
+    precision = _precision_of(value, measured)
+    if value is not None and may_be_any and precision.name is None and measured.precision.name is not None:
+        value, precision = value_of_numbers(measured), measured.precision  # only numbers have one
+    if near is not None and precision.name in COARSE_BITS:  # which may hide that frequencies are those of `near`
         wide = known._replace(errors=known.errors + errors_of_phases(known.values, precision.name))
         value = _nearest_value(near, measured._replace(angles=measured.angles._replace(frequencies=wide))) or value
-    return value, precision
-
-
-def _with_precision(value: Value | None, measured: Measured) -> tuple[Value | None, Precision]:
-    precision = _precision_of(value, measured)
-    if value is not None and precision.name is None and measured.precision.name is not None:  # only numbers have one
-        return value_of_numbers(measured), measured.precision
     return value, precision
 
 

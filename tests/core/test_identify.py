@@ -124,6 +124,10 @@ NO_VALUES = {
         (lambda x, p: turned(x, pi / 2 + phases(p)), "sign differs: each angle is a quarter turn more"),
         (lambda x, p: turned(x, phases(p) - pi / 2), "sign differs: each angle is a quarter turn less"),
         (lambda x, p: turned(x, -pi / 2 - phases(p)), "a sign differs: each angle is a quarter turn less"),
+        (
+            lambda x, p: turned(x, pi / 2 - phases(p + 7)),
+            "are swapped, .*; positions are shifted: .* of p [+] 7",
+        ),
         (reordered, "No layout has .* those of base 10000"),
         (too_far_apart, "No layout has these pairs"),
         (twice_as_long, "Channels 6, 7, 8, 9 and 6 more are multiplied or moved"),

@@ -167,14 +167,6 @@ def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, 
         assert "The angles of the axes do not add up to those of equal positions." in more.reasons
 
 
-@for_each("scale", [1.0, 1.001, 1.5, -1.0, 0.0])
-def test_channels_that_are_multiplied_are_not_kept(scale):
-    fn, factors = rotary(geometric(100.0, 8)), np.where(np.arange(WIDTH) == 12, scale, 1.0)
-    found = identify(lambda x, p: fn(x, p) * factors, WIDTH, shape="seq dim")
-    assert (found.rope is not None) == (scale == 1.0)
-    assert (12 in found.kept) == (scale == 1.0)
-
-
 def test_far_rows_that_are_not_the_sum_of_their_channels_are_not_explained():
     def fn(x, positions):
         return good(np.where(positions[..., None] > 5000, np.clip(x, -2.0, 2.0), x), positions)
