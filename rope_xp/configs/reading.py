@@ -18,7 +18,6 @@ from rope_xp.configs.families.indexers import PART as INDEXER
 from rope_xp.configs.families.model_types import FAMILIES, NOT_ROTARY, UNROTATED, axis_names
 from rope_xp.configs.families.own_keys import families_with, remarks_on_widths, translate_own_keys, variant_of
 from rope_xp.configs.keys import (
-    BASE_KEYS,
     LENGTH_KEYS,
     Keys,
     comma_separated,
@@ -299,9 +298,9 @@ def _read_part(
 def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbedding | None, Provenance]:
     mapping, model_type = keys.mapping, keys.model_type
     layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
-    translate_own_keys(keys, seq_len)
     if compat is not None:
         keys.mapping, family = as_transformers(keys.mapping, model_type, family, seq_len)
+    translate_own_keys(keys, seq_len)
     layer_type = layer_type_of(keys, family, layer, choice.layer_type)
     of_indexer = choice.part == INDEXER and model_type in INDEXERS  # it is wanted, not the attention
     if of_indexer and layer is None and layer_type is None:
@@ -348,8 +347,8 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Config) -> None:
-    for of_type in family.layers.by_type.values():
-        keys.mark_as_read(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
+    if family.layers.by_type:
+        keys.mark_as_read(*family.base_keys)  # also those of other types
     keys.require_all_read(is_about_positions, families_with)
     if mapping and not mapping.get("model_type") and not keys.found():
         raise wrong_value(f"{keys.name} must have a key that is known; got {comma_separated(mapping)}")

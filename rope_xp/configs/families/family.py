@@ -149,6 +149,12 @@ class Family:
         return replace(self, defaults={**self.defaults, **own.defaults}, head_dim=head_dim, quirks=quirks)
 
     @property
+    def base_keys(self) -> tuple[str, ...]:
+        """The keys of the base outside the rotary block, for any type of layers."""
+        rows = [self.of_type(name) for name in self.layers.by_type] or [self]
+        return tuple(key for row in rows for key in row.quirks.base_keys)
+
+    @property
     def is_latent(self) -> bool:
         return self.head_dim == LATENT
 

@@ -166,7 +166,7 @@ TRANSLATIONS: dict[str, Callable[[Keys, int | None], None]] = {
     "baichuan": _baichuan,
     "chatglm": _chatglm,
     "internlm": _internlm,
-    "modernbert": _modernbert,
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), _modernbert),
     "qwen": _qwen,
     "step3_text": _step3,
     "telechat": _telechat,
@@ -221,9 +221,8 @@ def _keys_of(row: Family) -> Iterator[str]:
     """The keys outside the rotary block that the row of a family names."""
     quirks, layers = row.quirks, row.layers
     yield from (key for way in _ways_to_width(row) for key in way.split("/"))
-    yield from (*quirks.base_keys, *quirks.rotated_keys, *quirks.ignored_keys)
+    yield from (*row.base_keys, *quirks.rotated_keys, *quirks.ignored_keys)
     yield from (quirks.base_in, layers.scaled_key)
-    yield from (key for of_type in layers.by_type.values() for key in of_type.base_keys or ())
     yield from () if layers.listed is None else (layers.listed.key,)
     yield from (layers.only_if or ())[:1]
 

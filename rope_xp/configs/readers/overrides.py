@@ -79,9 +79,7 @@ class Part:
 
     @property
     def base_keys(self) -> tuple[str, ...]:
-        by_type = self.family.layers.by_type.values()
-        others = (name for each in by_type for name in each.base_keys or ())
-        return (*BASE_KEYS, *self.family.quirks.base_keys, *others)
+        return (*BASE_KEYS, *self.family.base_keys)
 
     @property
     def blocks(self) -> list[Values]:
