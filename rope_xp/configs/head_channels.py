@@ -186,18 +186,15 @@ def _stated_sizes(config: LayerConfig, pairs: int) -> Any:
 
 def _order(config: LayerConfig) -> str:
     assert config.family.axes is not None
-    block, order = config.block, config.family.axes.order
-    interleaved = block.read("mrope_interleaved", "interleaved")
-    if interleaved is not None and checks.boolean("mrope_interleaved", interleaved) != (order == "interleaved"):
+    order = config.family.axes.order
+    interleaved = config.block.read_flag("mrope_interleaved", "interleaved")
+    if interleaved is not None and interleaved != (order == "interleaved"):
         if not config.family.axes.any_order:
             raise wrong_value(
                 f"mrope_interleaved must be {order == 'interleaved'} for this model_type; got {interleaved}"
             )
         order = "interleaved" if interleaved else "chunked"
-    in_glm = block.read("mrope_interleaved_glm")
-    if in_glm is not None and checks.boolean("mrope_interleaved_glm", in_glm):
-        order = "round_robin"
-    return order
+    return "round_robin" if config.block.read_flag("mrope_interleaved_glm") else order
 
 
 def _checked(sizes: object, default: tuple[int, ...] | None) -> tuple[int, ...]:

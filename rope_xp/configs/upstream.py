@@ -101,13 +101,14 @@ def as_transformers(given: Config, model_type: str, family: Family, seq_len: int
     blocks = nested or ([block] if block else [])
     if _ignores_fraction(model_type, family):
         _drop_fraction(config, model_type, family, blocks)
+    base_keys = (*BASE_KEYS, *(family.base_keys if family.layers.by_type else ()))
     for block in blocks:
         if config.get("head_dim") is None and table("transformers", "5.18").needs_head_dim(model_type, _rule(block)):
             raise wrong_value(
                 f"compat must be None without head_dim, because {_rule(block)} of transformers fails; got transformers"
             )
         drop(block, (MULTIPLIER,))
-        _drop_overridden(config, block, family)
+        drop_replaced(config, block, base_keys)
         _edit_lengths(config, model_type, block, seq_len)
     drop(config, _replaced_by_default_block(config, model_type, family))
     if null := [key for key in family.base_keys if config.get(key, "") is None]:
@@ -260,20 +261,20 @@ def _plain(value: object) -> Any:
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _drop_overridden(config: Values, block: Values, family: Family) -> None:
-    """Base and fraction in the block replace those outside. The original length outside replaces that in the block."""
-    if "rope_theta" in block:
-        drop(config, BASE_KEYS)
-        for of_type in family.layers.by_type.values():
-            drop(config, of_type.base_keys or ())
-    if "partial_rotary_factor" in block:
-        drop(config, PARTIAL_KEYS)
-    if config.get(ORIGINAL) is not None and ORIGINAL in block:
-        block[ORIGINAL] = config[ORIGINAL]
+def drop_replaced(config: Values, block: Config, base_keys: Iterable[str]) -> None:
+    """Base and fraction in the block replace those outside."""
+    for key, names in ((BASE_KEYS[0], base_keys), (PARTIAL_KEYS[0], PARTIAL_KEYS)):
+        if key in block:
+            drop(config, names)
 
 
 def _edit_lengths(config: Values, model_type: str, block: Values, seq_len: int | None) -> None:
-    """Hunyuan ignores `alpha` beyond the longest sequence. Phi-3.5-MoE never reads `long_factor`."""
+    """The original length outside replaces that in the block. Hunyuan ignores `alpha` beyond the longest sequence.
+
+    Phi-3.5-MoE never reads `long_factor`.
+    """
+    if config.get(ORIGINAL) is not None and ORIGINAL in block:
+        block[ORIGINAL] = config[ORIGINAL]
     length = Keys("config", config).read_count(LENGTH)
     if seq_len is not None and length is not None and seq_len > length:
         block.pop("alpha", None)

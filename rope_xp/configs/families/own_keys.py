@@ -83,8 +83,8 @@ def _chatglm(keys: Keys, seq_len: int | None) -> None:
 
 def _qwen(keys: Keys, seq_len: int | None) -> None:
     """Beyond `seq_length` the base grows in steps: by 3, 7, 15, ... for sequences up to 2, 4, 8, ... times as long."""
-    grows, length = keys.read("use_dynamic_ntk"), keys.read_count("seq_length")
-    if grows is not None and not checks.boolean("use_dynamic_ntk", grows):
+    grows, length = keys.read_flag("use_dynamic_ntk"), keys.read_count("seq_length")
+    if grows is False:
         return
     if length:
         keys.remarks.append(
@@ -151,8 +151,7 @@ def _grok(keys: Keys, seq_len: int | None) -> None:
     """Grok-2 has the model_type 'git'. A switch states the fraction. The keys of the block are at top level."""
     if keys.model_type == "git" and "Grok1ForCausalLM" not in keys.read_list("architectures"):
         raise wrong_value("architectures must have 'Grok1ForCausalLM' in model_type 'git'; got other architectures")
-    half = keys.read("rope_rotate_half_dims")
-    if half is not None and checks.boolean("rope_rotate_half_dims", half):
+    if keys.read_flag("rope_rotate_half_dims"):
         keys.set_known("partial_rotary_factor", 0.5, "rope_rotate_half_dims")
     keys.mark_as_read("attn_factor")  # SGLang does not multiply tables by an attention factor
     block = {known: keys.read(key) for key, known in GROK_BLOCK.items()}
