@@ -247,7 +247,8 @@ def _edit_nested(config: Values, model_type: str, blocks: list[Values]) -> None:
         keys = Keys("config", config)
         width, head_dim = keys.read_count("qk_rope_head_dim"), keys.read_count("head_dim") or 512
         of_class = (64 / 512 if width is None else width / head_dim) if of_class is None else of_class
-        drop(config, ("qk_rope_head_dim",))
+        if all(PARTIAL_KEYS[0] not in block for block in blocks):  # else, it is an error if they contradict each other
+            drop(config, ("qk_rope_head_dim",))
     for block in blocks:
         is_default = _rule(block) == "default"
         fraction = fraction if is_default else of_class

@@ -25,7 +25,8 @@ IRRELEVANT = (
     "dsa_indexer_rope_interleaved",
 )
 # Arguments for one kind of rotation. Other kinds do not read them.
-SCALED = ("use_rope_scaling", "rope_scaling_factor")
+OF_ONE_KIND = ("use_rope_scaling", "rope_scaling_factor", "rotary_percent", "mrope_section")
+OF_ONE_KIND += ("rotary_seq_len_interpolation_factor",)
 # YaRN without latent attention, by the names of transformers.
 YARN = {
     "factor": ("rotary_scaling_factor", "yarn_rotary_scaling_factor"),
@@ -54,8 +55,7 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
         **_rotated_layers(keys),
     }
     interleaved = keys.read_flag("rotary_interleaved")
-    keys.mark_as_read(*IRRELEVANT, *SCALED, *(name for names in YARN.values() for name in names))
-    keys.mark_as_read("rotary_seq_len_interpolation_factor", "rotary_percent", "mrope_section")
+    keys.mark_as_read(*IRRELEVANT, *OF_ONE_KIND, *(name for names in YARN.values() for name in names))
     if kind != "rope":
         _require(keys, kind, rotary_interleaved=False)
     if is_latent:
