@@ -83,12 +83,11 @@ def _kind(keys: Keys, is_latent: bool) -> str:
     if is_latent and kind != "none":
         source = "default of Megatron-LM with latent attention, yarn"
         kind = keys.read_or_assume("rope_type", "scaling", "yarn", source)
-    elif kind is None:
-        raise wrong_value("position_embedding_type must be given, because its default is not rotary; got none")
-    if is_latent and kind != "none":
         checks.one_of("rope_type", kind, LATENT_KINDS)
-    else:
-        checks.one_of("position_embedding_type", kind, KINDS)
+        return kind
+    if kind is None:
+        raise wrong_value("position_embedding_type must be given, because its default is not rotary; got none")
+    checks.one_of("position_embedding_type", kind, KINDS)
     return kind
 
 
