@@ -164,8 +164,8 @@ def _without_scaling(config: LayerConfig) -> LayerConfig:
 def _check_switches(config: LayerConfig) -> None:
     keys = config.keys
     for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", config.family.axes is not None)):
-        stated = keys.read(name)
-        if stated is not None and checks.boolean(name, stated) != wanted:
+        stated = keys.read_flag(name)
+        if stated not in (None, wanted):
             raise wrong_value(f"{name} must be {wanted} in {keys.name}; got {stated}")
 
 

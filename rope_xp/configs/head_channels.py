@@ -4,6 +4,7 @@ from typing import Any
 
 from rope_xp.arrays import checks
 from rope_xp.configs import engines
+from rope_xp.configs.families.family import Axes
 from rope_xp.configs.keys import INTERLEAVE_KEYS, MAX_SIZE, PARTIAL_KEYS, Keys, comma_separated, consistent_value
 from rope_xp.configs.layers import LayerConfig, types_of
 from rope_xp.errors import wrong_type, wrong_value
@@ -155,8 +156,8 @@ def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:
     axes, pairs = config.family.axes, rotary_dim // 2
     if axes is None:
         return None
-    given = _stated_sizes(config, pairs)
-    order = _order(config)
+    given = _stated_sizes(config, axes, pairs)
+    order = _order(config, axes)
     default = config.family.default("mrope_section")
     if given is None and default is not None:
         config.keys.assume("position axes", "mrope_section")
@@ -173,31 +174,25 @@ def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:
     return Sections(sizes, order, axes.axis_of_section)
 
 
-def _stated_sizes(config: LayerConfig, pairs: int) -> Any:
+def _stated_sizes(config: LayerConfig, axes: Axes, pairs: int) -> Any:
     given = config.block.read("mrope_section", "xdrope_section")
-    if config.family.axes is None or config.family.axes.order != "spatial_first":
-        return given
-    time = config.keys.read_count("freq_allocation")
+    time = config.keys.read_count("freq_allocation") if axes.order == "spatial_first" else None
     if time is None:
         return given
     space = (pairs - time) // 2  # pairs of height, and of width
     return consistent_value("mrope_section", given, [space, space, time], config.block.name)
 
 
-def _order(config: LayerConfig) -> str:
-    assert config.family.axes is not None
-    block, order = config.block, config.family.axes.order
-    interleaved = block.read("mrope_interleaved", "interleaved")
-    if interleaved is not None and checks.boolean("mrope_interleaved", interleaved) != (order == "interleaved"):
-        if not config.family.axes.any_order:
+def _order(config: LayerConfig, axes: Axes) -> str:
+    order = axes.order
+    interleaved = config.block.read_flag("mrope_interleaved", "interleaved")
+    if interleaved is not None and interleaved != (order == "interleaved"):
+        if not axes.any_order:
             raise wrong_value(
                 f"mrope_interleaved must be {order == 'interleaved'} for this model_type; got {interleaved}"
             )
         order = "interleaved" if interleaved else "chunked"
-    in_glm = block.read("mrope_interleaved_glm")
-    if in_glm is not None and checks.boolean("mrope_interleaved_glm", in_glm):
-        order = "round_robin"
-    return order
+    return "round_robin" if config.block.read_flag("mrope_interleaved_glm") else order
 
 
 def _checked(sizes: object, default: tuple[int, ...] | None) -> tuple[int, ...]:

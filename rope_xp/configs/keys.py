@@ -178,6 +178,10 @@ class Keys:
             raise wrong_value(f"{name} must be below 2**53; got {value}")
         return count
 
+    def read_flag(self, *names: str) -> bool | None:
+        value = self.read(*names)
+        return None if value is None else checks.boolean(names[0], value)
+
     def read_or_assume(self, name: str, row: str, default: object, source: str = "") -> Any:
         value = self.read(name)
         if value is not None:

@@ -318,9 +318,9 @@ def _read_part(
 def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbedding | None, Provenance]:
     mapping, model_type = keys.mapping, keys.model_type
     layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
-    translate_own_keys(keys, seq_len)
     if compat is not None:
         keys.mapping, family = as_transformers(keys.mapping, model_type, family, seq_len)
+    translate_own_keys(keys, seq_len)
     layer_type = layer_type_of(keys, family, layer, choice.layer_type)
     of_indexer = choice.part == INDEXER and model_type in INDEXERS  # it is wanted, not the attention
     if of_indexer and layer is None and layer_type is None:
@@ -370,8 +370,8 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Config) -> None:
-    for of_type in family.layers.by_type.values():
-        keys.mark_as_read(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
+    if family.layers.by_type:
+        keys.mark_as_read(*family.base_keys)  # also those of other types
     keys.require_all_read(is_about_positions, families_with)
     if mapping and not mapping.get("model_type") and not keys.found():
         raise wrong_value(f"{keys.name} must have a key that is known; got {comma_separated(mapping)}")

@@ -43,8 +43,15 @@ _READS_FRACTION = (
     "qwen3_next qwen4_exp_text recurrent_gemma solar_open stablelm step3p5 zaya"
 )
 READS_FRACTION = frozenset(_READS_FRACTION.split())
-# Families whose blocks rotate the whole head if they state no fraction; MiMo-V2-Flash only with a scaling rule.
-WHOLE_HEAD_IN_BLOCK = ("diffusion_gemma_text", "laguna", "mellum", "mimo_v2_flash", "zaya")
+# Families with a fraction only in their default blocks, and that of another block with the default rule. With a scaling
+# rule, all rotate the whole head.
+FRACTION_OF_BLOCK = {
+    **dict.fromkeys(("deepseek_v4", "diffusion_gemma_text", "laguna", "mellum", "zaya"), 1.0),
+    "mimo_v2_flash": 0.334,
+}
+# Families that take a `rope_scaling` for the blocks of all types of layers, and fail.
+FAILS_WITH_SCALING = ("cohere_compass_text", "diffusion_gemma_text", "gemma4_text", "gemma4_unified_text", "laguna")
+FAILS_WITH_SCALING += ("mellum", "mimo_v2_flash", "neomme", "zaya")
 # Families with a base only in their default block. The base of a block that states none is 10,000.
 BASE_IN_DEFAULT = ("higgs_audio_v2", "ministral3", "pe_audio_encoder", "pe_audio_video_encoder", "pe_video_encoder")
 # Families whose default blocks have these keys.
@@ -79,25 +86,33 @@ SLIDING_LAYERS = {
 
 def as_transformers(given: Config, model_type: str, family: Family, seq_len: int | None) -> tuple[Values, Family]:
     """The edited config and row, with which the reader computes what transformers computes."""
-    if why := NO_ROTATION.get(model_type):
+    why = NO_ROTATION.get(model_type, "" if model_type in FAMILIES_OF_TRANSFORMERS else "no such family is known")
+    if model_type in FAILS_WITH_SCALING and given.get("rope_scaling"):
+        why = "transformers fails with its rope_scaling"
+    if why:
         raise wrong_value(f"compat must be None for {model_type!r}, because {why}; got transformers")
     config = _drop_keys_not_read(given, model_type)
     scaling = _replace_block(config, model_type, family)
-    blocks = _blocks(config)
-    _copy_truncate(config, blocks)
-    nested = model_type in WHOLE_HEAD_IN_BLOCK and config.get("rope_parameters") not in blocks
-    _state_fractions(config, model_type, blocks if nested else [])
+    parameters = config.get("rope_parameters") or {}
+    nested = [parameters[name] for name in sorted(parameters, key=str) if isinstance(parameters[name], dict)]
+    if nested:
+        _edit_nested(config, model_type, nested)
+    block = config.get("rope_scaling") or parameters
+    blocks = nested or ([block] if block else [])
     if _ignores_fraction(model_type, family):
         _drop_fraction(config, model_type, family, blocks)
+    base_keys = (*BASE_KEYS, *(family.base_keys if family.layers.by_type else ()))
     for block in blocks:
         if config.get("head_dim") is None and table("transformers", "5.18").needs_head_dim(model_type, _rule(block)):
             raise wrong_value(
                 f"compat must be None without head_dim, because {_rule(block)} of transformers fails; got transformers"
             )
         drop(block, (MULTIPLIER,))
-        _drop_overridden(config, block, family)
+        drop_replaced(config, block, base_keys)
         _edit_lengths(config, model_type, block, seq_len)
     drop(config, _replaced_by_default_block(config, model_type, family))
+    if null := [key for key in family.base_keys if config.get(key, "") is None]:
+        raise wrong_value(f"compat must be None for {null[0]}=None, because transformers fails; got transformers")
     if model_type == "step3p5":
         drop(config, ("partial_rotary_factors",) if config.get("rope_parameters") else ())
         _first_of_each_type(config)
@@ -139,6 +154,7 @@ def _edited_row(family: Family, model_type: str, has_block: bool, sliding: Layer
 
 def remarks_on_transformers(config: Config, block: Config, model_type: str, family: Family) -> list[str]:
     names = {*_not_read(config, model_type), *_replaced_by_default_block(config, model_type, family)}
+    names = {name for name in names if config[name] is not None}
     found = []
     fraction, rule = _stated_fraction(config, block), _rule(block)
     if _ignores_fraction(model_type, family) and fraction not in (None, 1):
@@ -166,7 +182,7 @@ def _not_read(config: Config, model_type: str) -> tuple[str, ...]:
     if model_type not in FAMILIES_OF_TRANSFORMERS:
         return ()
     others = (name for name, families in READ_ONLY_BY.items() if model_type not in families)
-    return tuple(name for name in (*NOT_READ.get(model_type, ()), *others) if config.get(name) is not None)
+    return tuple(name for name in (*NOT_READ.get(model_type, ()), *others) if name in config)
 
 
 def _replaced_by_default_block(config: Config, model_type: str, family: Family) -> tuple[str, ...]:
@@ -176,7 +192,7 @@ def _replaced_by_default_block(config: Config, model_type: str, family: Family) 
     own = {*DEFAULT_BLOCK_KEYS.get(model_type, ())}.union(*_default_blocks(family))
     own -= {PARTIAL_KEYS[0]} if model_type == "diffusion_gemma_text" else set()  # sliding layers have the one outside
     names = [name for keys in (BASE_KEYS, PARTIAL_KEYS) if keys[0] in own for name in keys]
-    return tuple(name for name in names if config.get(name) is not None)
+    return tuple(name for name in names if name in config)
 
 
 def _default_blocks(family: Family) -> list[Values]:
@@ -216,14 +232,28 @@ def _drop_fraction(config: Values, model_type: str, family: Family, blocks: list
     drop(config, PARTIAL_KEYS)
 
 
-def _state_fractions(config: Values, model_type: str, blocks: list[Values]) -> None:
-    """transformers reads the fraction outside for the first scaling rule, and leaves it in the blocks after that."""
-    outer = None
+def _edit_nested(config: Values, model_type: str, blocks: list[Values]) -> None:
+    """transformers reads `truncate` next to nested blocks, and not within them. A fraction is not always for them."""
+    truncate = config["rope_parameters"].pop("truncate", True)
+    for block in blocks:
+        if block.get("rope_type") == "yarn" or "truncate" in block:
+            block["truncate"] = truncate
+    if model_type not in FRACTION_OF_BLOCK:
+        return
+    # The fraction of the config class is read for the first scaling rule, and is left in the blocks after that.
+    fraction, of_class = None, config.get(PARTIAL_KEYS[0])
+    if model_type == "deepseek_v4":  # it has `main` first, and reads a stated fraction for all blocks
+        blocks, fraction = blocks[::-1], of_class
+        keys = Keys("config", config)
+        width, head_dim = keys.read_count("qk_rope_head_dim"), keys.read_count("head_dim") or 512
+        of_class = (64 / 512 if width is None else width / head_dim) if of_class is None else of_class
+        if all(PARTIAL_KEYS[0] not in block for block in blocks):  # else, it is an error if they contradict each other
+            drop(config, ("qk_rope_head_dim",))
     for block in blocks:
         is_default = _rule(block) == "default"
-        outer = outer if is_default else config.get(PARTIAL_KEYS[0])
-        own = 0.334 if is_default and model_type == "mimo_v2_flash" else 1.0
-        block.setdefault(PARTIAL_KEYS[0], own if outer is None else outer)
+        fraction = fraction if is_default else of_class
+        own = FRACTION_OF_BLOCK[model_type] if is_default else 1.0
+        block.setdefault(PARTIAL_KEYS[0], own if fraction is None else fraction)
 
 
 def _plain(value: object) -> Any:
@@ -232,36 +262,20 @@ def _plain(value: object) -> Any:
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _blocks(config: Values) -> list[Values]:
-    block = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    nested = [block[name] for name in sorted(block, key=str) if isinstance(block[name], dict)]
-    return nested or ([block] if block else [])
-
-
-def _copy_truncate(config: Values, blocks: list[Values]) -> None:
-    """transformers reads `truncate` next to nested blocks, and not within them."""
-    parameters = config.get("rope_parameters") or {}
-    if any(isinstance(value, dict) for value in parameters.values()):
-        truncate = parameters.pop("truncate", True)
-        for block in blocks:
-            if block.get("rope_type") == "yarn" or "truncate" in block:
-                block["truncate"] = truncate
-
-
-def _drop_overridden(config: Values, block: Values, family: Family) -> None:
-    """Base and fraction in the block replace those outside. The original length outside replaces that in the block."""
-    if "rope_theta" in block:
-        drop(config, BASE_KEYS)
-        for of_type in family.layers.by_type.values():
-            drop(config, of_type.base_keys or ())
-    if "partial_rotary_factor" in block:
-        drop(config, PARTIAL_KEYS)
-    if config.get(ORIGINAL) is not None and ORIGINAL in block:
-        block[ORIGINAL] = config[ORIGINAL]
+def drop_replaced(config: Values, block: Config, base_keys: Iterable[str]) -> None:
+    """Base and fraction in the block replace those outside."""
+    for key, names in ((BASE_KEYS[0], base_keys), (PARTIAL_KEYS[0], PARTIAL_KEYS)):
+        if key in block:
+            drop(config, names)
 
 
 def _edit_lengths(config: Values, model_type: str, block: Values, seq_len: int | None) -> None:
-    """Hunyuan ignores `alpha` beyond the longest sequence. Phi-3.5-MoE never reads `long_factor`."""
+    """The original length outside replaces that in the block. Hunyuan ignores `alpha` beyond the longest sequence.
+
+    Phi-3.5-MoE never reads `long_factor`.
+    """
+    if config.get(ORIGINAL) is not None and ORIGINAL in block:
+        block[ORIGINAL] = config[ORIGINAL]
     length = Keys("config", config).read_count(LENGTH)
     if seq_len is not None and length is not None and seq_len > length:
         block.pop("alpha", None)

@@ -149,6 +149,12 @@ class Family:
         return replace(self, defaults={**self.defaults, **own.defaults}, head_dim=head_dim, quirks=quirks)
 
     @property
+    def base_keys(self) -> tuple[str, ...]:
+        """The keys of the base outside the rotary block, for any type of layers."""
+        rows = [self.of_type(name) for name in self.layers.by_type] or [self]
+        return tuple(key for row in rows for key in row.quirks.base_keys)
+
+    @property
     def is_latent(self) -> bool:
         return self.head_dim == LATENT
 
@@ -176,8 +182,7 @@ def head_dim_of_sliding_latent(keys: Keys) -> int:
 
 def width_of_gptj(keys: Keys, head_dim: int) -> int:
     """64 if the config has no `rotary_dim`, and the whole head if it is null."""
-    rotary = keys.read("rotary")
-    if rotary is not None and not checks.boolean("rotary", rotary):
+    if keys.read_flag("rotary") is False:
         raise wrong_value("rotary must be true; got false")
     return keys.read_count("rotary_dim", head_dim if "rotary_dim" in keys.mapping else 64)
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rope_xp.arrays import checks
 from rope_xp.configs.block import without_softmax_scale
 from rope_xp.configs.keys import MAX_SIZE, Keys
 from rope_xp.embedding import RotaryEmbedding
@@ -61,13 +60,13 @@ def read_indexer(
     own = INDEXERS.get(keys.model_type)
     if own is None:
         return None
-    interleave, width = keys.read(INTERLEAVE_KEY), _width(keys, own, is_result)
+    interleave, width = keys.read_flag(INTERLEAVE_KEY), _width(keys, own, is_result)
     if width is None:
         return None
     if not 2 <= width <= MAX_SIZE:
         raise wrong_value(f"{own.width_key} must be from 2 to {MAX_SIZE}; got {width}")
     if layout is None and interleave is not None:
-        layout = "interleaved_to_half" if checks.boolean(INTERLEAVE_KEY, interleave) else "half"
+        layout = "interleaved_to_half" if interleave else "half"
     elif layout is None:
         layout = own.layout
         if own.stated_layout and is_result:

@@ -83,8 +83,8 @@ def _chatglm(keys: Keys, seq_len: int | None) -> None:
 
 def _qwen(keys: Keys, seq_len: int | None) -> None:
     """Beyond `seq_length` the base grows in steps: by 3, 7, 15, ... for sequences up to 2, 4, 8, ... times as long."""
-    grows, length = keys.read("use_dynamic_ntk"), keys.read_count("seq_length")
-    if grows is not None and not checks.boolean("use_dynamic_ntk", grows):
+    grows, length = keys.read_flag("use_dynamic_ntk"), keys.read_count("seq_length")
+    if grows is False:
         return
     if length:
         keys.remarks.append(
@@ -151,8 +151,7 @@ def _grok(keys: Keys, seq_len: int | None) -> None:
     """Grok-2 has the model_type 'git'. A switch states the fraction. The keys of the block are at top level."""
     if keys.model_type == "git" and "Grok1ForCausalLM" not in keys.read_list("architectures"):
         raise wrong_value("architectures must have 'Grok1ForCausalLM' in model_type 'git'; got other architectures")
-    half = keys.read("rope_rotate_half_dims")
-    if half is not None and checks.boolean("rope_rotate_half_dims", half):
+    if keys.read_flag("rope_rotate_half_dims"):
         keys.set_known("partial_rotary_factor", 0.5, "rope_rotate_half_dims")
     keys.mark_as_read("attn_factor")  # SGLang does not multiply tables by an attention factor
     block = {known: keys.read(key) for key, known in GROK_BLOCK.items()}
@@ -166,7 +165,7 @@ TRANSLATIONS: dict[str, Callable[[Keys, int | None], None]] = {
     "baichuan": _baichuan,
     "chatglm": _chatglm,
     "internlm": _internlm,
-    "modernbert": _modernbert,
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), _modernbert),
     "qwen": _qwen,
     "step3_text": _step3,
     "telechat": _telechat,
@@ -221,9 +220,8 @@ def _keys_of(row: Family) -> Iterator[str]:
     """The keys outside the rotary block that the row of a family names."""
     quirks, layers = row.quirks, row.layers
     yield from (key for way in _ways_to_width(row) for key in way.split("/"))
-    yield from (*quirks.base_keys, *quirks.rotated_keys, *quirks.ignored_keys)
+    yield from (*row.base_keys, *quirks.rotated_keys, *quirks.ignored_keys)
     yield from (quirks.base_in, layers.scaled_key)
-    yield from (key for of_type in layers.by_type.values() for key in of_type.base_keys or ())
     yield from () if layers.listed is None else (layers.listed.key,)
     yield from (layers.only_if or ())[:1]
 

@@ -156,6 +156,7 @@ PROGRAMS = {
 KNOWN = {name for each in PROGRAMS.values() for name in each.flags}
 HARMLESS = {name for each in PROGRAMS.values() for name in each.other.split()}
 ABOUT_POSITIONS = re.compile(r"(^|-)(rope|rotary|yarn|ntk|scal|ctx|context|len|position|hf-|override|theta)")
+IS_NAME = re.compile(r"--?[A-Za-z]")
 OF_ENVIRONMENT = re.compile(r"LLAMA_ARG_(ROPE|YARN|CTX)\w*=")
 
 
@@ -222,24 +223,15 @@ def _words(flags: object) -> list[str]:
 def _pairs(words: list[str]) -> list[tuple[str, str | None]]:
     """The arguments that have a name, each with its value. `--a=b` is the same as `--a b`, and `_` the same as `-`."""
     found: list[tuple[str, str | None]] = []
-    rest = iter([*words, "--"])
-    word = next(rest)
-    while word != "--":
-        following = next(rest)
-        if not re.match(r"--?[A-Za-z]", word):
-            word = following
+    end = words.index("--") if "--" in words else len(words)
+    for word, following in zip(words[:end], [*words[1:end], "--"]):
+        if not IS_NAME.match(word):
             continue
         name, equals, value = word.partition("=")
         start, dot, path = name.partition(".")
         name = (start.replace("_", "-") if start.startswith("--") else start) + dot + path
-        if equals:
-            found.append((name, value))
-        elif re.match(r"--?[A-Za-z]|--$", following):
-            found.append((name, None))
-        else:
-            found.append((name, following))
-            following = next(rest)
-        word = following
+        has_value = following != "--" and not IS_NAME.match(following)
+        found.append((name, value if equals else following if has_value else None))
     for name, _ in found:
         _check_known(name)
     return found

@@ -39,6 +39,12 @@ class Metadata:
         """The value of the first of these keys that is given. A float32 becomes the shortest decimal number."""
         return shortest(self.keys.read_first(*map(self.key, names)))
 
+    def read_base(self, name: str, default: float | None) -> Any:
+        value = self.read_first(name)
+        if value is None and default is not None:
+            self.keys.assume("frequencies", self.key(name), "default of llama.cpp")
+        return default if value is None else value
+
     def read_factor(self, name: str, default: float = 1.0) -> float:
         value = self.read_first(name)
         return default if value is None else checks.positive(self.key(name), value)
@@ -239,11 +245,7 @@ def gguf_metadata_as_config(keys: Keys) -> tuple[Values, Family]:
     head_dim = _head_dim(metadata)
     width = metadata.read_first(gguf.WIDTH)
     width = head_dim if width is None else checks.even_size(metadata.key(gguf.WIDTH), width, MAX_SIZE)
-    base = metadata.read_first(gguf.BASE)
-    if base is None:
-        keys.assume("frequencies", metadata.key(gguf.BASE), "default of llama.cpp")
-        base = 10_000.0
-    base = checks.at_least(metadata.key(gguf.BASE), base, 1.0)
+    base = checks.at_least(metadata.key(gguf.BASE), metadata.read_base(gguf.BASE, 10_000.0), 1.0)
     alpha = metadata.read_if_used(ALPHA, 0.0, 1.0)
     if alpha:  # llama.cpp then computes another base when it reads the file
         base *= checks.positive(metadata.key(ALPHA), alpha) ** (head_dim / (head_dim - 2))
@@ -353,10 +355,7 @@ def _require_no_sliding_keys(metadata: Metadata) -> None:
 
 def _sliding(metadata: Metadata, own: gguf.LayerPattern, config: Values) -> Values:
     """The blocks of both types of layers. Layers with a sliding window are not scaled."""
-    full, base = config["rope_parameters"], metadata.read_first(gguf.BASE_OF_SLIDING)
-    if base is None and own.sliding_base is not None:
-        metadata.keys.assume("frequencies", metadata.key(gguf.BASE_OF_SLIDING), "default of llama.cpp")
-    default = full["rope_theta"] if own.sliding_base is None else own.sliding_base
+    full, base = config["rope_parameters"], metadata.read_base(gguf.BASE_OF_SLIDING, own.sliding_base)
     head_dim = metadata.read_first("attention.key_length_swa")
     widths = {
         gguf.WIDTH: (config["rotary_dim"], config["head_dim"]),
@@ -365,7 +364,7 @@ def _sliding(metadata: Metadata, own: gguf.LayerPattern, config: Values) -> Valu
     for name, (width, whole) in widths.items():
         if width not in (None, whole):
             raise wrong_value(f"{metadata.key(name)} must be the whole head, {whole}; got {width}")
-    sliding = {"rope_theta": default if base is None else base}
+    sliding = {"rope_theta": full["rope_theta"] if base is None else base}
     return {"rope_parameters": {FULL: full, SLIDING: sliding}, "swa_head_dim": head_dim}
 
 

@@ -22,15 +22,11 @@ from rope_xp.types import Config, Values
 BETAS = {"--yarn-beta-fast": "beta_fast", "--yarn-beta-slow": "beta_slow"}
 # In the changed metadata, the key of a mapping: the ends of YaRN's ramp, which replace those of every architecture.
 BETAS_OF_FLAGS = "llama.cpp:betas"
-# The types of metadata. An override of another type is not used.
-TYPES = {
-    "str": (gguf.KIND, "pooling_type"),
-    "int": (gguf.LENGTH, gguf.ORIGINAL, "block_count", "embedding_length", gguf.WIDTH, f"{gguf.WIDTH}_swa"),
-    "bool": ("rope.scaling.finetuned",),
-}
-TYPES["int"] += tuple(f"attention.{name}" for name in ("head_count", "head_count_kv", "key_length", "value_length"))
-TYPES["int"] += ("attention.key_length_swa", "attention.sliding_window", "attention.sliding_window_pattern")
-TYPE_OF = {name: kind for kind, names in TYPES.items() for name in names}
+INTEGERS = (gguf.LENGTH, gguf.ORIGINAL, "block_count", "embedding_length", gguf.WIDTH, f"{gguf.WIDTH}_swa")
+INTEGERS += tuple(f"attention.{name}" for name in ("head_count", "head_count_kv", "key_length", "value_length"))
+INTEGERS += ("attention.key_length_swa", "attention.sliding_window", "attention.sliding_window_pattern")
+# The types of metadata that are no float. An override of another type is not used.
+TYPE_OF = {gguf.KIND: "str", "pooling_type": "str", "rope.scaling.finetuned": "bool", **dict.fromkeys(INTEGERS, "int")}
 
 
 def with_arguments(line: CommandLine, metadata: Config) -> Changed:

@@ -25,7 +25,8 @@ IRRELEVANT = (
     "dsa_indexer_rope_interleaved",
 )
 # Arguments for one kind of rotation. Other kinds do not read them.
-SCALED = ("use_rope_scaling", "rope_scaling_factor")
+OF_ONE_KIND = ("use_rope_scaling", "rope_scaling_factor", "rotary_percent", "mrope_section")
+OF_ONE_KIND += ("rotary_seq_len_interpolation_factor",)
 # YaRN without latent attention, by the names of transformers.
 YARN = {
     "factor": ("rotary_scaling_factor", "yarn_rotary_scaling_factor"),
@@ -42,7 +43,7 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
     """GPT models of Megatron-LM, also with latent attention."""
     # Sources: `megatron/training/arguments.py`, `megatron/core/transformer/transformer_config.py` and
     # `megatron/core/models/common/embeddings`; `multi_latent_attention.py` for latent attention.
-    is_latent = _flag(keys, "multi_latent_attention")
+    is_latent = keys.read_flag("multi_latent_attention") is True
     kind = _kind(keys, is_latent)
     if kind == "none":
         keys.mark_as_read(*keys.mapping)
@@ -53,9 +54,8 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
         "num_hidden_layers": keys.read("num_layers"),
         **_rotated_layers(keys),
     }
-    interleaved = _flag(keys, "rotary_interleaved")
-    keys.mark_as_read(*IRRELEVANT, *SCALED, *(name for names in YARN.values() for name in names))
-    keys.mark_as_read("rotary_seq_len_interpolation_factor", "rotary_percent", "mrope_section")
+    interleaved = keys.read_flag("rotary_interleaved")
+    keys.mark_as_read(*IRRELEVANT, *OF_ONE_KIND, *(name for names in YARN.values() for name in names))
     if kind != "rope":
         _require(keys, kind, rotary_interleaved=False)
     if is_latent:
@@ -78,23 +78,17 @@ def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
 def _kind(keys: Keys, is_latent: bool) -> str:
     """The kind of rotation. With latent attention, `rope_type` says it, and its default is YaRN."""
     kind = keys.read("position_embedding_type")
-    if _flag(keys, "use_rotary_position_embeddings"):
+    if keys.read_flag("use_rotary_position_embeddings"):
         kind = "rope"
     if is_latent and kind != "none":
         source = "default of Megatron-LM with latent attention, yarn"
         kind = keys.read_or_assume("rope_type", "scaling", "yarn", source)
-    elif kind is None:
-        raise wrong_value("position_embedding_type must be given, because its default is not rotary; got none")
-    if is_latent and kind != "none":
         checks.one_of("rope_type", kind, LATENT_KINDS)
-    else:
-        checks.one_of("position_embedding_type", kind, KINDS)
+        return kind
+    if kind is None:
+        raise wrong_value("position_embedding_type must be given, because its default is not rotary; got none")
+    checks.one_of("position_embedding_type", kind, KINDS)
     return kind
-
-
-def _flag(keys: Keys, name: str) -> bool:
-    value = keys.read(name)
-    return value is not None and checks.boolean(name, value)
 
 
 def _require(keys: Keys, kind: str, **wanted: object) -> None:
@@ -121,7 +115,7 @@ def _rotated_layers(keys: Keys) -> Values:
 def _scaled_block(keys: Keys) -> Values:
     """Llama 3's rule, whose other parameters are constants in Megatron-LM, or division of positions."""
     divisor = keys.read("rotary_seq_len_interpolation_factor")
-    if not _flag(keys, "use_rope_scaling"):
+    if not keys.read_flag("use_rope_scaling"):
         return {} if divisor is None else {"rope_scaling": {"rope_type": "linear", "factor": divisor}}
     _require(keys, "use_rope_scaling", rotary_seq_len_interpolation_factor=None)
     factor = keys.read_or_assume("rope_scaling_factor", "scaling", 8.0, "default of Megatron-LM")
@@ -129,7 +123,7 @@ def _scaled_block(keys: Keys) -> Values:
 
 
 def _mrope_block(keys: Keys) -> Values:
-    if _flag(keys, "use_rope_scaling"):
+    if keys.read_flag("use_rope_scaling"):
         raise wrong_value("use_rope_scaling must be False with mrope; got True")
     section, divisor = keys.read("mrope_section"), keys.read("rotary_seq_len_interpolation_factor")
     if section is None:

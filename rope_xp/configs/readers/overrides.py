@@ -21,20 +21,12 @@ from rope_xp.configs import engines
 from rope_xp.configs.families.family import Family
 from rope_xp.configs.families.model_types import FAMILIES, NOT_IN_TRANSFORMERS
 from rope_xp.configs.families.own_keys import variant_of
-from rope_xp.configs.keys import (
-    BASE_KEYS,
-    LENGTH,
-    ORIGINAL,
-    PARTIAL_KEYS,
-    Keys,
-    comma_separated,
-    is_about_positions,
-)
+from rope_xp.configs.keys import BASE_KEYS, LENGTH, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated, is_about_positions
 from rope_xp.configs.layers import nested_by
 from rope_xp.configs.parts import PARTS, part_of, path_to
 from rope_xp.configs.readers.command_line import LENGTHS, Changed, CommandLine
 from rope_xp.configs.readers.formats import format_of
-from rope_xp.configs.upstream import drop
+from rope_xp.configs.upstream import drop, drop_replaced
 from rope_xp.configs.writers.vllm import SCALED_LENGTH
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import RULES
@@ -79,9 +71,7 @@ class Part:
 
     @property
     def base_keys(self) -> tuple[str, ...]:
-        by_type = self.family.layers.by_type.values()
-        others = (name for each in by_type for name in each.base_keys or ())
-        return (*BASE_KEYS, *self.family.quirks.base_keys, *others)
+        return (*BASE_KEYS, *self.family.base_keys)
 
     @property
     def blocks(self) -> list[Values]:
@@ -356,9 +346,9 @@ def _merge_block(part: Part, value: Config, merged: Callable[[Config, Config], V
             f"rope_parameters of flags must be nested by layer type, {comma_separated(by_type)}; "
             f"got {comma_separated(value)}"
         )
-    for key, names in (("rope_theta", part.base_keys), (PARTIAL_KEYS[0], PARTIAL_KEYS), (ORIGINAL, (ORIGINAL,))):
-        if key in found:
-            drop(part.mapping, names)
+    drop_replaced(part.mapping, found, part.base_keys)
+    if ORIGINAL in found:
+        drop(part.mapping, (ORIGINAL,))
     found = part.without_type(found, value, "the rule is that of the config")
     part.mapping["rope_parameters"] = found if is_nested else {"rope_type": "default", **found}
 

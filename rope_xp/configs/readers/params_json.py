@@ -1,6 +1,5 @@
 """Read the params.json of Meta's and of Mistral's checkpoints. Both pair neighbouring channels."""
 
-from rope_xp.arrays import checks
 from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, Axes, Family, Layers
 from rope_xp.configs.families.model_types import LLAMA3
 from rope_xp.configs.keys import ORIGINAL, Keys, require_spelling
@@ -21,7 +20,7 @@ def meta_as_config(keys: Keys) -> tuple[Values, Family]:
     # Sources: meta-llama/llama-models, `models/llama3/args.py`, `models/llama3/model.py` (`apply_scaling`) and the same
     # of `models/llama4`; meta-llama/llama, `llama/model.py` (`precompute_freqs_cis`).
     is_llama4 = any(keys.mapping.get(key) is not None for key in LLAMA4_KEYS)
-    scaled = keys.read("use_scaled_rope")
+    scaled = keys.read_flag("use_scaled_rope")
     is_llama3 = is_llama4 or scaled is not None  # Llama 1 and 2 have neither the key nor a base
     source = "default of Llama 3 and 4" if is_llama3 else "default of Llama 1 and 2"
     config = {
@@ -30,7 +29,7 @@ def meta_as_config(keys: Keys) -> tuple[Values, Family]:
         "max_position_embeddings": keys.read("max_seq_len"),
         "no_rope_layer_interval": keys.read_count("nope_layer_interval") or 0,
     }
-    if scaled is not None and checks.boolean("use_scaled_rope", scaled):
+    if scaled:
         config["rope_scaling"] = _llama3_block(keys, is_llama4)
     # Nothing reads them if `use_scaled_rope` is false.
     keys.mark_as_read("rope_scaling_factor", "rope_high_freq_factor")
@@ -86,10 +85,10 @@ def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> Values:
         if value is None:
             raise wrong_value(f"{name} must be in yarn; got {dict(yarn.mapping)}")
     block |= {"beta_fast": yarn.read("beta"), "beta_slow": yarn.read("alpha")}
-    apply_scale = yarn.read("apply_scale")
+    apply_scale = yarn.read_flag("apply_scale")
     if apply_scale is None:
         keys.assume("attention factor", "apply_scale", "default of vLLM, true")
-    elif not checks.boolean("apply_scale", apply_scale):
+    elif not apply_scale:
         block["attention_factor"] = 1.0
     if is_latent and apply_scale is not False:
         block |= {"mscale": 1.0, "mscale_all_dim": 1.0}
