@@ -197,11 +197,11 @@ class RotaryEmbedding:
     def replace(self, **changes: Any) -> "RotaryEmbedding":
         """A copy with some arguments changed. Values that depend on them are computed again.
 
-        Values that the caller gave are kept, but for those that a value without them has too: a `rotary_dim` of all
-        channels, or of all pairs when `inv_freq` changes, and an `attention_factor` of 1 or that of the scaling. The
-        copy remembers the model type that `from_config` read, which decides what `to_config` can write.
-        (`dataclasses.replace` keeps computed values too: pass it ``inv_freq=None`` when you change the frequencies,
-        ``attention_factor=None`` without a scaling.)
+        Values that the caller gave are kept. A `rotary_dim` of all channels (or, if `inv_freq` changes, of all pairs)
+        and an `attention_factor` that is 1, or that of the scaling, count as computed. The copy remembers the model
+        type that `from_config` read, which decides what `to_config` can write. (`dataclasses.replace` keeps computed
+        values too: pass it ``inv_freq=None`` when you change the frequencies, ``attention_factor=None`` without a
+        scaling.)
 
         Parameters
         ----------

@@ -170,7 +170,6 @@ PUBLISHED = {
 
 
 def is_windowed(rope: Embedding, trained: int | None) -> bool:
-    """Whether all layers that an embedding is for score only keys of a window within the trained length."""
     return windowed_layers(rope, trained) == THESE_LAYERS
 
 

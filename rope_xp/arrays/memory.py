@@ -161,7 +161,6 @@ class Extents(NamedTuple):
 
 
 def extents(arrays: Sequence[Array]) -> Extents:
-    """The extents of plain arrays of one library."""
     return Extents(functions(arrays[0]).addresses, tuple(map(reach, arrays)))
 
 

@@ -43,7 +43,6 @@ def first_of_scores(a: Map, b: Map, limit: float, context: int) -> int | None:
 
 
 def _roles(a: Map, b: Map) -> Iterator[tuple[Map, Map]]:
-    """The maps of queries, and those of keys if they are others."""
     yield a, b
     if a.growth is not None or b.growth is not None:
         yield a.of_keys(), b.of_keys()

@@ -167,7 +167,7 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     elif unchanged is not None:  # the architecture is that of the config, or any that has its rotation
         names = ("model_type", "is_latent", "base_key", "file_type", "path", "axis_names", "stated")
         of_config = {name: getattr(unchanged._provenance, name) for name in names}
-        defaults = (*_kept_defaults(unchanged, rope), *map(_in_config, found.defaults))
+        defaults = (*_kept_defaults(unchanged, rope), *map(_named_as_in_configs, found.defaults))
         found = replace(found, architecture="", defaults=defaults, **of_config)
         source = "the GGUF file that llama.cpp's converter writes for the config"
     found = replace(found, format=f"{source}, with flags of {line.name}", has_flags=True)
@@ -175,14 +175,12 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
 
 
 def _kept_defaults(before: RotaryEmbedding, after: RotaryEmbedding) -> list[Default]:
-    """The defaults of a config whose values the flags have not replaced."""
     by_row = {"frequencies": "base", "scaling": "scaling", "attention factor": "attention_factor"}
     replaced = {row for row, name in by_row.items() if getattr(before, name) != getattr(after, name)}
     return [each for each in before._provenance.defaults if each.row not in replaced]
 
 
-def _in_config(of_file: Default) -> Default:
-    """The default of a GGUF file by the names of a config."""
+def _named_as_in_configs(of_file: Default) -> Default:
     is_original = of_file.key.endswith(gguf.ORIGINAL)
     return Default(of_file.row, ORIGINAL, f"equal to {LENGTH}") if is_original else of_file
 

@@ -270,10 +270,8 @@ def drop_replaced(config: Values, block: Config, base_keys: Iterable[str]) -> No
 
 
 def _edit_lengths(config: Values, model_type: str, block: Values, seq_len: int | None) -> None:
-    """The original length outside replaces that in the block. Hunyuan ignores `alpha` beyond the longest sequence.
-
-    Phi-3.5-MoE never reads `long_factor`.
-    """
+    # The original length outside replaces that in the block. Hunyuan ignores `alpha` beyond the longest sequence.
+    # Phi-3.5-MoE never reads `long_factor`.
     if config.get(ORIGINAL) is not None and ORIGINAL in block:
         block[ORIGINAL] = config[ORIGINAL]
     length = Keys("config", config).read_count(LENGTH)

@@ -193,7 +193,6 @@ def holds_table(module: object) -> bool:
 
 
 def exact_table_class(module: Module) -> type:
-    """The class that gives exact tables to an attention module."""
     with comparison("every module must be one that can be patched", module):
         if not is_of_transformers(type(module).forward):
             raise ValueError("its forward is not that of transformers")

@@ -196,7 +196,6 @@ def _divisor(target: Target) -> tuple[float, int]:
 
 
 def _changed_base(target: Target) -> Iterator[Rule]:
-    """A simple base that NTK-aware scaling by a simple factor changed."""
     width = target.rotary_dim
     least, most = _interval(target, len(target.values))
     for factor in USUAL_FACTORS:

@@ -138,7 +138,6 @@ LAYERS_DIFFER = "exaone_moe gemma3_text gemma3n_text gemma4_text mimo_v2_flash m
 
 
 def of_differing_layers(model_type: str) -> str:
-    """A sentence about a family of `LAYERS_DIFFER`; empty for others."""
     if model_type not in LAYERS_DIFFER.split():
         return ""
     return (

@@ -134,7 +134,6 @@ def require_length_of_config(rule: DynamicNTKScaling, target: str) -> None:
 
 
 def longrope_factor(length: int, original: int) -> float:
-    """The attention factor of LongRoPE as programs compute it from the lengths."""
     return sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0
 
 

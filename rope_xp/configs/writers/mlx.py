@@ -134,7 +134,6 @@ class _Class:
         return {}
 
     def block(self, rule: Scaling | None) -> Values:
-        """The block of the rule, and the keys outside that it needs."""
         rope, reading = self.rope, self.reading
         require_attention_factor(rope)
         if rope.sections is not None:

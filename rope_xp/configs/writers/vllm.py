@@ -111,7 +111,6 @@ def _is_latent(rope: Embedding, reading: engines.Reading) -> bool:
 
 
 def _block(rope: Embedding, reading: engines.Reading) -> tuple[Values, Values]:
-    """The rotary block, and the keys beside it."""
     rule = rope.scaling
     if isinstance(rule, DynamicNTKScaling):
         return _of_dynamic(rope, rule, reading)
