@@ -4,20 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeGuard
 
+from rope_xp import frequencies
 from rope_xp.arrays import checks
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.explanation import THESE_LAYERS, pairs_of, unseen_from, windowed_layers
-from rope_xp.frequencies import (
-    DynamicNTKScaling,
-    LinearScaling,
-    Llama3Scaling,
-    LongRopeScaling,
-    NTKScaling,
-    ProportionalScaling,
-    Scaling,
-    YarnScaling,
-)
 from rope_xp.provenance import STAYS, Provenance, with_provenance
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import lengths_of, whole
@@ -34,7 +25,7 @@ LLAMA3 = "Grattafiori et al. (2024), The Llama 3 Herd of Models, arXiv:2407.2178
 class Method(NamedTuple):
     """A rule, and what its papers say about it."""
 
-    scaling: type[Scaling]
+    scaling: type[frequencies.Scaling]
     does: str
     trade_offs: str
     fine_tuning: str
@@ -43,7 +34,7 @@ class Method(NamedTuple):
 
 METHODS: dict[str, Method] = {
     "linear": Method(
-        LinearScaling,
+        frequencies.LinearScaling,
         "divides all frequencies by the factor",
         "No pair gets new angles. Near tokens become harder to tell apart, because fast pairs are divided "
         "too (YaRN, section 3.2).",
@@ -51,7 +42,7 @@ METHODS: dict[str, Method] = {
         (CHEN, YARN),
     ),
     "ntk": Method(
-        NTKScaling,
+        frequencies.NTKScaling,
         "raises the base, so that the fastest pair keeps its frequency and the slowest is divided by the factor",
         "Some pairs get new angles. In practice, the factor must therefore be greater than the ratio of the lengths "
         "(YaRN, section 3.1).",
@@ -59,7 +50,7 @@ METHODS: dict[str, Method] = {
         (BLOC97, YARN),
     ),
     "dynamic": Method(
-        DynamicNTKScaling,
+        frequencies.DynamicNTKScaling,
         "is ntk with a factor that grows with the length; short sequences are not scaled",
         "Each length has its own frequencies, so that cached keys must change with it (YaRN, section 3.3): "
         "`rope.rerotate` changes them. A factor of s divides the slowest frequency by s * s - s + 1 at the new length; "
@@ -68,7 +59,7 @@ METHODS: dict[str, Method] = {
         (EMOZILLA, YARN),
     ),
     "yarn": Method(
-        YarnScaling,
+        frequencies.YarnScaling,
         "keeps fast pairs, divides slow ones by the factor, blends those between, and multiplies sines and cosines by "
         "the attention factor",
         "Its limits, 32 and 1 turns within the trained length, and its attention factor are those that suit LLaMA "
@@ -77,14 +68,14 @@ METHODS: dict[str, Method] = {
         (YARN,),
     ),
     "llama3": Method(
-        Llama3Scaling,
+        frequencies.Llama3Scaling,
         "keeps short wavelengths, divides the frequencies of long ones by the factor, and blends those between",
         "The rule is that of Meta's code (llama-models, apply_scaling). The paper compares it with no other rule.",
         "in Llama 3, six stages with 800 billion tokens (section 3.4.2)",
         (LLAMA3,),
     ),
     "longrope": Method(
-        LongRopeScaling,
+        frequencies.LongRopeScaling,
         "divides each frequency by its own number, from one list for short and one for long sequences",
         "A search with the model finds the lists (LongRoPE, section 3), so they must be given. "
         "Cached keys must change when the trained length is passed: `rope.rerotate` changes them.",
@@ -115,7 +106,7 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
         is_short = stated < to and hasattr(rope.scaling, "original_max_position_embeddings")
         more = f", and set max_position_embeddings (context_length of a GGUF file), now {stated}, to it" * is_short
         by_config = f"vLLM --max-model-len {to}, SGLang --context-length {to}, "
-        if isinstance(rope.scaling, DynamicNTKScaling):
+        if isinstance(rope.scaling, frequencies.DynamicNTKScaling):
             most = whole(rope.scaling.factor * rope.scaling.max_position_embeddings)
             if to > most:
                 by_config, more = "", f"; vLLM and SGLang accept at most {most}, factor * max_position_embeddings"
@@ -151,7 +142,7 @@ def replaced_scaling(rope: Embedding, result: Embedding | None = None) -> str:
     """A warning if `extend` replaces a scaling with which the model may have been trained, or an empty string."""
     before: Provenance = rope._provenance
     # Dynamic NTK scales only what is longer than in training.
-    if before.extended or isinstance(rope.scaling, DynamicNTKScaling) or rope in (unscaled(rope), result):
+    if before.extended or isinstance(rope.scaling, frequencies.DynamicNTKScaling) or rope in (unscaled(rope), result):
         return ""
     return (
         f"The model may have been trained with the scaling that extend replaces ({rope.scaling.describe()}). Then it "
@@ -168,19 +159,21 @@ def unscaled(rope: Embedding) -> Embedding:
     return rope.replace(scaling=replace(rope.scaling, factor=1.0) if _is_partial(rope.scaling) else None)
 
 
-def _is_partial(scaling: Scaling | None) -> TypeGuard[ProportionalScaling]:
+def _is_partial(scaling: frequencies.Scaling | None) -> TypeGuard[frequencies.ProportionalScaling]:
     """Whether a scaling leaves some pairs unrotated, as no other scaling does."""
-    return isinstance(scaling, ProportionalScaling) and scaling.partial_rotary_factor < 1.0
+    return isinstance(scaling, frequencies.ProportionalScaling) and scaling.partial_rotary_factor < 1.0
 
 
-def _scaling(present: Scaling | None, rule: str, trained: int, to: int, options: Values) -> Scaling:
+def _scaling(
+    present: frequencies.Scaling | None, rule: str, trained: int, to: int, options: Values
+) -> frequencies.Scaling:
     """The scaling of a rule. Its parameters are those of the options, of the present scaling, or the usual ones."""
     if _is_partial(present) and rule != "linear":
         raise wrong_value(
             f'rule must be "linear" for proportional scaling, because other rules rotate the pairs that it does '
             f"not rotate; got {rule!r}"
         )
-    scaling = ProportionalScaling if _is_partial(present) else METHODS[rule].scaling
+    scaling = frequencies.ProportionalScaling if _is_partial(present) else METHODS[rule].scaling
     names = [each.name for each in fields(scaling)]
     unknown = [name for name in options if name not in names or name in LENGTHS]
     if unknown:
@@ -199,7 +192,7 @@ def _scaling(present: Scaling | None, rule: str, trained: int, to: int, options:
     return scaling(**{name: value for name, value in values.items() if name in names})
 
 
-def _kept(present: Scaling) -> Values:
+def _kept(present: frequencies.Scaling) -> Values:
     """The parameters of a scaling that hold for every factor. An attention factor of 1 means that there is none."""
     kept = {each.name: getattr(present, each.name) for each in fields(present) if each.name not in OF_ONE_FACTOR}
     return {**kept, "attention_factor": 1.0} if getattr(present, "attention_factor", None) == 1.0 else kept

@@ -25,6 +25,7 @@ from rope_xp.extension import METHODS
 widths = st.integers(2, 40).map(lambda pairs: 2 * pairs)
 bases = st.floats(5.0, 1e7)
 factors = st.floats(1.01, 64.0)
+MOVING = tuple(name for name in RULES if name != "proportional")  # rules that let no pair stay still
 lengths = st.integers(16, 200_000)
 
 
@@ -34,12 +35,9 @@ def unscaled(base, width):
 
 @st.composite
 def scaled_values(draw):
-    """A value, its trained length, its frequencies without and with its rule, and the greatest divisor if it has one.
-
-    No pair stays still.
-    """
+    """A value, its trained length, its frequencies without and with its rule, and any greatest divisor."""
     base, width, factor, trained = draw(st.tuples(bases, widths, factors, lengths))
-    scaling, after = draw(rules(base, width, factor, trained, RULES[:-1]))
+    scaling, after = draw(rules(base, width, factor, trained, MOVING))
     rope = RotaryEmbedding(head_dim=width, layout="half", base=base, scaling=scaling)
     full = None if scaling is None or isinstance(scaling, LongRopeScaling) else factor
     return rope, getattr(scaling, ORIGINAL, trained), unscaled(base, width), after.tolist(), full

@@ -16,6 +16,7 @@ from rules import rules
 
 from rope_xp import (
     DynamicNTKScaling,
+    Llama3Scaling,
     LongRopeScaling,
     NTKScaling,
     RotaryEmbedding,
@@ -199,6 +200,7 @@ def values(draw):
 # Targets with keys of transformers have no formula: tests/engines runs transformers. The two others have few keys.
 CHECKED = [target for target in TARGETS if target not in ("axolotl", "lmstudio")]
 COMPUTED = [target for target in CHECKED if not target.startswith("transformers")]
+INTERLEAVED_TARGETS = ("meta", "gguf")
 READ_BACK = ("transformers", "transformers4", "vllm", "gguf", "mlx", "megatron", "meta")  # by `from_config`
 OF_ANY_FAMILY = ("transformers", "transformers4", "vllm")
 
@@ -344,9 +346,25 @@ class HalfYarn(Scaling):
         return tuple(w / 2 for w in geometric(base, rotary_dim))
 
 
+class HalfLlama3(Llama3Scaling):
+    """A user's own rule, derived from another."""
+
+    def frequencies(self, base, rotary_dim):
+        return tuple(w / 2 for w in super().frequencies(base, rotary_dim))
+
+
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_rule_of_a_user_is_not_written_by_its_name(target):
-    own = half(layout="interleaved" if target in ("meta", "gguf") else "half", scaling=HalfYarn())
+def test_a_rule_of_a_user_is_not_written_as_another(target):
+    layout = "interleaved" if target in INTERLEAVED_TARGETS else "half"
+    derived = half(
+        layout=layout,
+        scaling=HalfLlama3(
+            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=4096
+        ),
+    )
+    with pytest.raises(ValueError, match="alone; got HalfLlama3, derived from Llama3Scaling"):
+        derived.to_config(target)
+    own = half(layout=layout, scaling=HalfYarn())
     if target == "gguf":
         assert own.to_config(target, architecture="llama")["rope_freqs.weight"] == [2.0] * own.pairs
         return
