@@ -355,7 +355,8 @@ def _lengths(it: "Explanation") -> dict[str, str]:
     if not is_scaled(it.rope):
         window = it.rope._provenance.sliding_window
         if window is not None and is_windowed(it.rope, trained):
-            return {"window": _tokens(window), "stated length": _tokens(stated)}
+            lengths = {"trained length": trained if trained != stated else None, "stated length": stated}
+            return {"window": _tokens(window), **{name: _tokens(each) for name, each in lengths.items() if each}}
         rows = {"trained length": _tokens(trained) + (of_config if trained == stated is not None else "")}
         return rows if extended in (None, trained) else {**rows, "extended length": _tokens(extended)}
     rows = {"trained length": _tokens(trained) + (" before scaling" if trained is not None else "")}

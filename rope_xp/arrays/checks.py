@@ -245,7 +245,6 @@ def shape(x: Any) -> tuple[int, ...]:
 
 def writable(arrays: Sequence[Any], tables: Sequence[Any]) -> None:
     """Arrays must be safe to overwrite: writable, without gradients, and each element in its own memory."""
-    # This follows from the signature of a call, so its plan does it.
     for x in arrays:
         if libraries.is_torch(x):
             if x.requires_grad:

@@ -47,7 +47,8 @@ class Comparison(Report):
     first_position : int or None
         The first position below `context`, of those that were tried, at which a unit score changes by more than 1 %.
     scores_are_same : bool or None
-        Whether no score changes if one of them rotates queries and keys in place of the other. None if unknown.
+        Whether no score changes by more than `tolerance` if one of them rotates queries and keys in place of the
+        other: small differences of both may add up. None if unknown.
     largest_change : float or None
         The largest change of a unit score at the last position, ``context - 1``. None if unknown, as within the
         roundings of results in half precision.

@@ -350,7 +350,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     of_patches = order.startswith("axial") or (order == "even_odd" and axes == 2)  # of an image, not along an axis
     length = int(length) if not of_patches and isinstance(length, (int, float)) and 1 <= length < 2**53 else None
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `translate_own_keys` has added
-    base_keys = row.quirks.base_keys or BASE_KEYS
+    base_keys = row.quirks.base_keys or BASE_KEYS[:1]
     return chosen, Provenance(
         defaults=tuple(keys.defaults.values()),
         remarks=tuple(keys.remarks),

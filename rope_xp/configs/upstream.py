@@ -49,7 +49,7 @@ FRACTION_OF_BLOCK = {
     **dict.fromkeys(("deepseek_v4", "diffusion_gemma_text", "laguna", "mellum", "zaya"), 1.0),
     "mimo_v2_flash": 0.334,
 }
-# Families that take a `rope_scaling` for the blocks of all types of layers, and fail.
+# Families that take a `rope_scaling` without types of layers for the blocks of all types, and fail.
 FAILS_WITH_SCALING = ("cohere_compass_text", "diffusion_gemma_text", "gemma4_text", "gemma4_unified_text", "laguna")
 FAILS_WITH_SCALING += ("mellum", "mimo_v2_flash", "neomme", "zaya")
 # Families with a base only in their default block. The base of a block that states none is 10,000.
@@ -87,11 +87,13 @@ SLIDING_LAYERS = {
 def as_transformers(given: Config, model_type: str, family: Family, seq_len: int | None) -> tuple[Values, Family]:
     """The edited config and row, with which the reader computes what transformers computes."""
     why = NO_ROTATION.get(model_type, "" if model_type in FAMILIES_OF_TRANSFORMERS else "no such family is known")
-    if model_type in FAILS_WITH_SCALING and given.get("rope_scaling"):
+    config = _drop_keys_not_read(given, model_type)
+    given_scaling = config.get("rope_scaling") or {}
+    is_flat = given_scaling and not any(isinstance(each, dict) for each in given_scaling.values())
+    if model_type in FAILS_WITH_SCALING and is_flat:
         why = "transformers fails with its rope_scaling"
     if why:
         raise wrong_value(f"compat must be None for {model_type!r}, because {why}; got transformers")
-    config = _drop_keys_not_read(given, model_type)
     scaling = _replace_block(config, model_type, family)
     parameters = config.get("rope_parameters") or {}
     nested = [parameters[name] for name in sorted(parameters, key=str) if isinstance(parameters[name], dict)]
@@ -111,7 +113,10 @@ def as_transformers(given: Config, model_type: str, family: Family, seq_len: int
         drop_replaced(config, block, base_keys)
         _edit_lengths(config, model_type, block, seq_len)
     drop(config, _replaced_by_default_block(config, model_type, family))
-    if null := [key for key in family.base_keys if config.get(key, "") is None]:
+    base_keys = ("rotary_embedding_base",) if model_type in READ_ONLY_BY["rotary_embedding_base"] else family.base_keys
+    null = [key for key in base_keys if config.get(key, "") is None and model_type != "neomme"]  # which has blocks
+    null += ["rope_theta" for block in blocks if block.get("rope_theta", "") is None]
+    if null:
         raise wrong_value(f"compat must be None for {null[0]}=None, because transformers fails; got transformers")
     if model_type == "step3p5":
         drop(config, ("partial_rotary_factors",) if config.get("rope_parameters") else ())

@@ -91,7 +91,7 @@ def plan_rotation(call: Call, inverse: bool, transpose: bool, inplace: bool = Fa
     _check_arrays(call)
     plan = _plan_tables(call)
     if inplace:
-        checks.writable(call.arrays, call.sincos)
+        checks.writable(call.arrays, call.sincos)  # this follows from the signature, too
     if inverse or transpose:
         plan = plan._replace(rotation=plan.rotation.inverted(), divides=inverse)
     return plan._replace(inplace=inplace)

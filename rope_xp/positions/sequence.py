@@ -378,9 +378,8 @@ def _read(name: str, values: Any, like: Array | None) -> tuple[list[int], Array 
     elif isinstance(values, Sequence) and all(checks.is_int(value) for value in values):
         return [checks.plain(value) for value in values], None
     elif isinstance(values, Sequence) or libraries.namespace(values) is None:
-        spaces = [libraries.namespace(each) for each in values] if isinstance(values, Sequence) else []
-        # Under jit, the numbers of a list become arrays.
-        hint = f": {libraries.name(spaces[0])}.stack makes an array of it" if spaces and None not in spaces else ""
+        kinds = {_library_of_integer(each) for each in values} if isinstance(values, Sequence) else {""}
+        hint = f": {kinds.pop()}.stack makes an array of it" if len(kinds) == 1 and "" not in kinds else ""
         raise wrong_type(f"{name} must be a sequence of int or an integer array; got {checks.shown(values)}{hint}")
     else:
         array = values = checks.positions(name, values, like=like, real=False)
@@ -388,6 +387,13 @@ def _read(name: str, values: Any, like: Array | None) -> tuple[list[int], Array 
     if values.ndim != 1:
         raise wrong_value(f"{name} must have one axis; got shape {checks.shape(values)}")
     return numbers, array
+
+
+def _library_of_integer(each: Array) -> str:
+    # Under jit, the numbers of a list become arrays.
+    is_integer = libraries.namespace(each) is not None and each.ndim == 0
+    is_integer = is_integer and libraries.dtype_name(each.dtype) in checks.INTEGERS
+    return libraries.name(libraries.namespace(each)) if is_integer else ""
 
 
 def _require_fit(tokens: int, bits: int = 32) -> None:

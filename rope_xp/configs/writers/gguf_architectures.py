@@ -140,9 +140,7 @@ LAYERS_DIFFER = "exaone_moe gemma3_text gemma3n_text gemma4_text mimo_v2_flash m
 def of_differing_layers(model_type: str) -> str:
     if model_type not in LAYERS_DIFFER.split():
         return ""
-    return (
-        f"the layers of model type {model_type!r} differ, and what llama.cpp reads for each of them is not known here"
-    )
+    return f"the layers of model type {model_type!r} differ, and llama.cpp has rules of its own for them"
 
 
 _LAYOUTS = {

@@ -97,8 +97,8 @@ class _Class:
         rope, reading = self.rope, self.reading
         path = rope._provenance.path
         if path != reading.path and (path or not reading.flat):
-            found, where = (".".join(keys) or "the file itself" for keys in (path, reading.path))
-            raise self.unread(f"read keys in {found}", f"a class that reads them in {where}")
+            wanted, own = (".".join(each) or "the file itself" for each in (path, reading.path))
+            raise self.unread(f"read keys in {wanted}", f"a class that reads them in {own}")
         if reading.fixed.get("rotated") == 0.0:
             raise self.unread("rotate", "a class that does not")
         require_only(rope, f"a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))

@@ -59,7 +59,6 @@ def axolotl_keys(rope: Embedding, options: Options) -> Values:
 
 
 def transformers4_keys(rope: Embedding, options: Options) -> Values:
-    """Keys of a config.json, as transformers 4 reads them."""
     table = _table(options.engine_version, 4)
     rope = _with_larger_base(rope, table)
     return below(rope._provenance.path, _flat_keys(rope, Reads(rope, table)))
