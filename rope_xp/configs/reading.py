@@ -181,8 +181,7 @@ def _kept_defaults(before: RotaryEmbedding, after: RotaryEmbedding) -> list[Defa
 
 
 def _named_as_in_configs(of_file: Default) -> Default:
-    is_original = of_file.key.endswith(gguf.ORIGINAL)
-    return Default(of_file.row, ORIGINAL, f"equal to {LENGTH}") if is_original else of_file
+    return Default(of_file.row, ORIGINAL, f"equal to {LENGTH}") if of_file.key.endswith(gguf.ORIGINAL) else of_file
 
 
 def _attempt(read: Callable[[], RotaryEmbedding | None]) -> RotaryEmbedding | Exception | None:

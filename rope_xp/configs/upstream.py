@@ -71,6 +71,8 @@ READ_ONLY_BY: dict[str, tuple[str, ...]] = {
     "rotary_embedding_base": ("seamless_m4t", "wav2vec2-bert", "wav2vec2-conformer"),
     "rotary_dim": ("codegen", "gptj", "minimax_m2"),
 }
+# The keys of the base outside the block that these families read in place of the usual ones.
+BASE_KEYS_READ = {"neomme": (), **dict.fromkeys(READ_ONLY_BY["rotary_embedding_base"], ("rotary_embedding_base",))}
 # The table follows 5.23. These rows differ in 5.18, or have the frequencies of an untrained model.
 CHANGED_ROWS: dict[str, Values] = {
     "cohere_compass_text": {"axes": Axes("even_odd"), "defaults": {"mrope_section": (22, 22, 20)}},
@@ -113,8 +115,8 @@ def as_transformers(given: Config, model_type: str, family: Family, seq_len: int
         drop_replaced(config, block, base_keys)
         _edit_lengths(config, model_type, block, seq_len)
     drop(config, _replaced_by_default_block(config, model_type, family))
-    base_keys = ("rotary_embedding_base",) if model_type in READ_ONLY_BY["rotary_embedding_base"] else family.base_keys
-    null = [key for key in base_keys if config.get(key, "") is None and model_type != "neomme"]  # which has blocks
+    read = BASE_KEYS_READ.get(model_type, family.base_keys)
+    null = [key for key in read if config.get(key, "") is None]
     null += ["rope_theta" for block in blocks if block.get("rope_theta", "") is None]
     if null:
         raise wrong_value(f"compat must be None for {null[0]}=None, because transformers fails; got transformers")

@@ -70,9 +70,10 @@ class Map(NamedTuple):
         positions = np.asarray(positions)
         if self.own_factors is not None:
             return self.own_factors(positions)
-        steps = within_half_a_turn(self.step)[None] if self.phase == "exact" else self.steps
-        if (np.count_nonzero(steps, axis=0) <= 1).all():  # no pair follows several axes
-            steps = steps.sum(axis=0)[None]
+        # The products of a pair that follows several axes are rounded one by one.
+        steps = self.steps if (np.count_nonzero(self.steps, axis=0) > 1).any() else self.step[None]
+        if self.phase == "exact":
+            steps = within_half_a_turn(self.step)[None]
         if self.phase == "exact" and self.growth is None and len(positions) > 4 << LOW_BITS:
             [step] = steps
             upper, number = np.unique(positions >> LOW_BITS, return_inverse=True)
