@@ -11,7 +11,7 @@ forward of the new class has the same code, but it calls the apply functions of 
 # - guard: classes that `patch` makes, attributes that cannot be edited, contexts of comparisons
 # - rotary: `Rotary`, the module that replaces a rotary module
 # - same_tables: which modules are rotary (`is_rotary`), and which of these are refused (`REFUSED`, or for their tables)
-# - apply: the apply functions of rope_xp
+# - apply_functions: the apply functions of rope_xp
 # - rewrite: classes whose forward calls them, also of attention that holds its own table; the refusals of these
 # - probing: what an attention does to queries, as a function
 # - reading_models: `from_transformers`; models on the meta device, their attentions and rotary modules

@@ -16,7 +16,7 @@ from torch.nn import Module
 
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
-from rope_xp.huggingface.apply import equal_function
+from rope_xp.huggingface.apply_functions import equal_function
 from rope_xp.huggingface.guard import (
     Function,
     ReadOnlyAttributes,

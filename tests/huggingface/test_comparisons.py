@@ -22,7 +22,7 @@ from transformers.models.gptj import modeling_gptj
 
 from rope_xp import RotaryEmbedding
 from rope_xp.huggingface import rotary
-from rope_xp.huggingface.apply import (
+from rope_xp.huggingface.apply_functions import (
     APPLY_SIGNATURES,
     ROTATION_TOLERANCE,
     apply_function,

@@ -37,7 +37,7 @@ from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe
 
 from rope_xp import RotaryEmbedding, from_config
 from rope_xp.huggingface import patch, patched, rewrite, rotary, unpatch
-from rope_xp.huggingface.apply import APPLY_SIGNATURES
+from rope_xp.huggingface.apply_functions import APPLY_SIGNATURES
 from rope_xp.huggingface.guard import PatchedType
 from rope_xp.huggingface.rewrite import APPLY_NAME
 from rope_xp.huggingface.rotary import Rotary

@@ -42,7 +42,7 @@ array_api_compat arrays/libraries
 numba kernels/numba kernels/numba_jobs kernels/numba_pairs kernels/numba_tables
 llvmlite kernels/numba_jobs kernels/numba_pairs
 torch torch kernels/autograd kernels/graph kernels/triton huggingface/__init__ huggingface/guard
-torch huggingface/rotary huggingface/same_tables huggingface/apply huggingface/rewrite
+torch huggingface/rotary huggingface/same_tables huggingface/apply_functions huggingface/rewrite
 torch huggingface/reading_models huggingface/probing
 triton kernels/triton kernels/triton_kernel
 transformers huggingface/__init__ huggingface/reading_models huggingface/rotary
