@@ -718,18 +718,16 @@ class RotaryEmbedding:
 
         The factor of the rule is ``to / trained length``. An embedding that is scaled already is not scaled twice: its
         scaling is removed first, and the trained length is that before scaling. If a model was trained with that
-        scaling, it has not seen the new frequencies: the reports warn of it. All other arguments are kept, such as
-        the layout, the width, sections and `xpos`. If the present scaling is of the same rule, so are its parameters
-        that hold for every factor, such as `beta_fast`.
+        scaling, it has not seen the new frequencies: the reports warn of it. All other arguments are kept. If the
+        present scaling is of the same rule, so are its parameters that hold for every factor, such as `beta_fast`.
 
         Parameters
         ----------
         to : int
             The new length in tokens, greater than the trained length and than that with the present scaling.
         rule : "linear", "ntk", "dynamic", "yarn", "llama3" or "longrope", optional
-            The rule: `LinearScaling`, `NTKScaling`, `DynamicNTKScaling` at the length `to`, `YarnScaling` (with
-            `beta_fast` 32 and `beta_slow` 1), `Llama3Scaling` (with `low_freq_factor` 1 and `high_freq_factor` 4), or
-            `LongRopeScaling` at the length `to`.
+            The rule, with the usual parameters: `beta_fast` 32 and `beta_slow` 1 of `YarnScaling`, `low_freq_factor` 1
+            and `high_freq_factor` 4 of `Llama3Scaling`. Rules that depend on the length are for the length `to`.
         trained_length : int, optional
             The length of training in tokens. The default is that of the scaling or of the config.
         **options

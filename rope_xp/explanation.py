@@ -112,9 +112,9 @@ def axes_of(rope: Embedding, pairs: list[ScaledPair]) -> tuple[AxisPairs, ...]:
     )
 
 
-def unseen_from(pairs: list[ScaledPair], trained: int | None) -> dict[int, int]:
-    """For each pair that completes no turn within the trained length: from which position on it has unseen angles."""
-    if trained is None:
+def unseen_from(rope: Embedding, pairs: list[ScaledPair], trained: int | None) -> dict[int, int]:
+    """For each pair without a turn within the trained length: from which position on scores have unseen angles."""
+    if trained is None or is_windowed(rope, trained):
         return {}
     return {pair.number: pair.unseen_from(trained) for pair in pairs if pair.completes_turn(trained) is False}
 
@@ -171,6 +171,11 @@ PUBLISHED = {
 
 def is_windowed(rope: Embedding, trained: int | None) -> bool:
     return windowed_layers(rope, trained) == THESE_LAYERS
+
+
+def shown_length(rope: Embedding, trained: int | None) -> int | None:
+    """The distances of tokens that scores showed in training are below it."""
+    return rope._provenance.sliding_window if is_windowed(rope, trained) else trained
 
 
 def windowed_layers(rope: Embedding, trained: int | None) -> str:
@@ -383,8 +388,7 @@ def _bands(it: "Explanation") -> Table | str:
         return f"Pairs and their wavelengths are not shown, because {why}."
     wavelength = f"wavelength in {unit_of(it.rope)}s"
     if it.rope.scaling is None:
-        windowed = is_windowed(it.rope, it.trained_length)
-        within = "within the window" if windowed else "within the trained length"
+        within = f"within the {'window' if is_windowed(it.rope, it.trained_length) else 'trained length'}"
         header = ["pairs", wavelength] + [within] * any(band.completes_turn is not None for band in it.bands)
         turns = {None: "not rotated", True: "at least one turn", False: "less than one turn"}
         rows = [(_ranges(band.pairs), _from_to(band.wavelengths), turns[band.completes_turn]) for band in it.bands]
@@ -617,7 +621,6 @@ def explain(rope: Embedding, context: int | None, trained_length: int | None) ->
     is_short = isinstance(rope.scaling, LongRopeScaling) and not rope.scaling.is_long
     known = (lengths.trained if is_short else lengths.extended) or lengths.trained
     pairs, provenance = pairs_of(rope), rope._provenance
-    windowed = is_windowed(rope, lengths.trained)
     context = provenance.served or known if context is None else checks.length("context", context)
     return Explanation(
         rope=rope,
@@ -626,9 +629,9 @@ def explain(rope: Embedding, context: int | None, trained_length: int | None) ->
         extended_length=lengths.extended,
         stated_length=provenance.max_position_embeddings,
         context=context,
-        bands=bands_of(rope, pairs, provenance.sliding_window if windowed else lengths.trained),
+        bands=bands_of(rope, pairs, shown_length(rope, lengths.trained)),
         axes=axes_of(rope, pairs),
-        unseen_from={} if windowed else unseen_from(pairs, lengths.trained),
+        unseen_from=unseen_from(rope, pairs, lengths.trained),
         attention_factor=rope.attention_factor,
         score_factor=rope.attention_factor**2,
         softmax_scale=rope.softmax_scale,

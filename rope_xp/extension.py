@@ -8,7 +8,7 @@ from rope_xp import frequencies
 from rope_xp.arrays import checks
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import THESE_LAYERS, pairs_of, unseen_from, windowed_layers
+from rope_xp.explanation import THESE_LAYERS, pairs_of, shown_length, unseen_from, windowed_layers
 from rope_xp.provenance import STAYS, Provenance, with_provenance
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import lengths_of, whole
@@ -104,7 +104,8 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
         stated = rope._provenance.max_position_embeddings or to
         # Of rules without an original length, engines multiply the stated one by the factor.
         is_short = stated < to and hasattr(rope.scaling, "original_max_position_embeddings")
-        more = f", and set max_position_embeddings (context_length of a GGUF file), now {stated}, to it" * is_short
+        more = f", and set max_position_embeddings, now {stated}, to it (SGLang --json-model-override-args, "
+        more = f"{more}llama.cpp --override-kv with ARCHITECTURE.context_length)" * is_short
         by_config = f"vLLM --max-model-len {to}, SGLang --context-length {to}, "
         if isinstance(rope.scaling, frequencies.DynamicNTKScaling):
             most = whole(rope.scaling.factor * rope.scaling.max_position_embeddings)
@@ -231,7 +232,7 @@ class Choice(NamedTuple):
         What frequencies are divided by, and what sines and cosines are multiplied by.
     new_angles : int
         The number of pairs that complete no turn within the trained length, and exceed their greatest trained angle
-        within the extended one.
+        within the extended one. In layers with a window, 0.
     """
 
     rule: str
@@ -293,7 +294,7 @@ class Choices(Report):
     factor : float
         The ratio of the lengths.
     pairs, incomplete : int
-        The numbers of rotated pairs, and of those that complete no turn within the trained length.
+        The numbers of rotated pairs, and of those that complete no turn within the trained length (or their window).
     choices : tuple of Choice
         What each rule does.
     notes, warnings : tuple of str
@@ -350,7 +351,7 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
         ("fine-tuning", found.fine_tuning),
         ("engines", engines if of_what else "not known, because no config names the model type"),
         ("quality", f"try it at {it.to:,} tokens: no formula says how good it is"),
-        ("next", f"rope-xp: add --rule {found.rule} --for {program} to print settings"),
+        ("next", f"rope-xp extend ... --rule {found.rule} --for {program} prints settings"),
     ]
 
 
@@ -393,7 +394,8 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
         for each in choices
         if each.rule == "dynamic" and each.greatest_divisor
     ]
-    incomplete, rotated = len(unseen_from(before, trained)), [pair for pair in before if pair.frequency]
+    incomplete = sum(pair.completes_turn(shown_length(rope, trained)) is False for pair in before)
+    rotated = [pair for pair in before if pair.frequency]
     warnings = tuple(filter(None, [replaced_scaling(rope)]))
     advice = _recommendation(rope, choices, trained)
     return Choices(trained, to, to / trained, len(rotated), incomplete, choices, tuple(notes), warnings, advice)
@@ -434,7 +436,7 @@ def _choice(rope: Embedding, rule: str, trained: int, to: int) -> Choice:
     # No rule of METHODS stops a pair.
     divisors = [pair.divisor for pair in pairs if pair.divisor is not None]
     treated = Counter(pair.treatment(to / trained) for pair in pairs)
-    new_angles = sum(position < to for position in unseen_from(pairs, trained).values())
+    new_angles = sum(position < to for position in unseen_from(rope, pairs, trained).values())
     counts = treated["kept"], treated["blended"], treated["interpolated"]
     numbers = (*counts, min(divisors), max(divisors), new_angles, result.attention_factor)
     return Choice(rule, *texts, result, *numbers)

@@ -161,7 +161,10 @@ def test_pairs_of_layers_with_a_window_are_those_of_the_window():
     text = words(report)
     assert "trained length" not in text and "within the window" in text
     assert "window 1,024 tokens stated length 131,072 tokens" in text
-    text = words(rope.extend(to=262_144))
+    choices = rope.extend(to=262_144)
+    assert choices.incomplete == [*completes.values()].count(False)
+    assert {choice.new_angles for choice in choices.choices} == {0, None}
+    text = words(choices)
     assert "rule none: these layers" in text and "llama3" not in text
 
 
