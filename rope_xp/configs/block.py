@@ -40,11 +40,20 @@ IGNORED_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "
 ONLY_VALUES = {"rotary_scaling_factor": 1, "position_embedding_xdrope": False}
 
 
-def block_of(keys: Keys, family: Family, layer_type: str) -> Block | None:
-    """The rotary block of a layer type; None if it is null for that type."""
+def blocks_of(keys: Keys) -> tuple[Config, Config]:
+    """What `rope_parameters` and `rope_scaling` have. If both have something, they must be equal."""
     parameters, scaling = keys.read_mapping("rope_parameters").mapping, keys.read_mapping("rope_scaling").mapping
     if parameters and scaling and parameters != scaling:
-        raise wrong_value("rope_parameters or rope_scaling must be given, not both; got both")
+        raise wrong_value(
+            f"rope_parameters and rope_scaling must not contradict each other; got {dict(parameters)} and "
+            f"{dict(scaling)}: most classes of transformers 5 take rope_scaling"
+        )
+    return parameters, scaling
+
+
+def block_of(keys: Keys, family: Family, layer_type: str) -> Block | None:
+    """The rotary block of a layer type; None if it is null for that type."""
+    parameters, scaling = blocks_of(keys)
     labels, by_type = nested_by(keys, family), family.layers.by_type
     if labels:
         return _nested_block(parameters, labels, layer_type, family.quirks.redundant_keys)

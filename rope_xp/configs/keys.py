@@ -96,7 +96,8 @@ class Spelling:
         found = [each for each in near if not _with_one_less(plain).isdisjoint(_with_one_less(each))]
         found.sort(key=lambda each: (sorted(each) != sorted(plain), -len(each)))  # first, letters in another order
         # qwen2 and qwen3 are two names
-        return next((self._plain[each] for each in found if re.findall(r"\d", each) == re.findall(r"\d", plain)), None)
+        found = [each for each in found if len(each) != len(plain) or _letters(each) != _letters(plain)]
+        return self._plain[found[0]] if found else None
 
     def similar(self, keys: Iterable[object]) -> str:
         """The known names that are similar to unknown keys, as words for a message."""
@@ -105,6 +106,10 @@ class Spelling:
             close = [self.of(key), *get_close_matches(str(key)[:100], names, 1, 0.8)]
             found |= dict.fromkeys(name for name in close if name)
         return f", similar to {comma_separated(found)}" if found else ""
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"\d", "", text)
 
 
 @lru_cache(maxsize=1024)
@@ -241,7 +246,8 @@ def require_spelling(name: str, mapping: Config, known: Iterable[str], shortest:
     spelling = _spelling(frozenset(known), shortest)
     for key in mapping:
         if (wanted := spelling.of(key)) is not None:
-            raise wrong_value(f"{wanted} must have this spelling in {name}; got {key!r}")
+            besides = " besides it" if wanted in mapping else ""
+            raise wrong_value(f"{wanted} must have this spelling in {name}; got {key!r}{besides}")
 
 
 @contextmanager

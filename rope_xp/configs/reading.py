@@ -131,9 +131,7 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         if of_config.layers not in ("", "full_attention"):
             kept = f"flags of llama.cpp leave layers of type {of_config.layers} as the file has them"
             return with_provenance(rope, replace(of_config, remarks=(kept, *of_config.remarks)))
-        if of_config.model_type not in gguf.ARCHITECTURE_OF:
-            unknown = f"whether llama.cpp has model type {of_config.model_type!r} is not known"
-            remarks.append(gguf.of_differing_layers(of_config.model_type) or unknown)
+        remarks += gguf.remarks_on(of_config.model_type)
         unchanged = rope
         whole, of_writer = metadata_of(rope)
         remarks += of_writer
@@ -157,7 +155,9 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     others = line._replace(flags=tuple(each for each in line.flags if each[0] in SERVING))
     without = _attempt(lambda: read_as(others, [])) if names else rope
     if names and without == rope:
-        remarks.append(f"without {comma_separated(names)}, the embedding would be the same")
+        lengths = [getattr(each, "_provenance", Provenance()).max_position_embeddings for each in (without, rope)]
+        length = "" if lengths[0] == lengths[1] else ", but the length {} in place of {}".format(*lengths)
+        remarks.append(f"without {comma_separated(names)}, the embedding would be the same{length}")
     if rope is None:
         return None
     found = rope._provenance

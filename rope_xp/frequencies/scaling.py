@@ -48,7 +48,7 @@ class Scaling:
             for name, (value, default) in values.items()
             if value != default
         ]
-        return f"{self.rope_type}, {', '.join(shown)}"
+        return ", ".join([self.rope_type, *shown])
 
     def _set_fields(self, **values: object) -> None:
         """Only `__post_init__` may call it: the value is frozen."""

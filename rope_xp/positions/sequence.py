@@ -24,8 +24,7 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
         Number of tokens.
     offset : int or array, "" or "batch"
         Position of the first token: a number, a traced scalar, or one number for each row of a batch. If the array
-        cannot be read on the host, positions stop at the greatest integer of its dtype, so that they never become
-        negative.
+        cannot be read on the host, positions stop at the greatest int32 (int64 of an int64 array), never negative.
     axes : int, optional
         Number of position axes. Positions are equal on all of them, as for the tokens after a prompt with images.
     like : array, optional
@@ -125,8 +124,8 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
     ------
     ValueError
         If `lengths` does not have one axis, a length is negative, `total` is missing or less than the sum of `lengths`,
-        or positions do not fit in int32. Lengths in traced arrays, on a GPU, and in arrays of libraries other than
-        NumPy and PyTorch are not read: wrong ones give wrong positions without an error.
+        or positions do not fit in int32. Where lengths cannot be read (traced, on a GPU, in libraries other than NumPy
+        and PyTorch), wrong ones give wrong positions.
     TypeError
         If `lengths` or `total` is not an integer.
 
@@ -159,8 +158,8 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
         Cumulative lengths, as variable-length attention kernels take them: 0, then the end of each sequence.
     total : int, optional
         Number of tokens of the row, by default the last boundary. It must equal the last boundary; if the row has
-        padding, add the end of the padding to `cu_seqlens`. For a tensor or a JAX array, `total` is required and
-        is not compared, and tokens after the last boundary are counted from 0.
+        padding, add the end of the padding to `cu_seqlens`. For a tensor or a JAX array, `total` is required and may be
+        greater: tokens after the last boundary are counted from 0.
     like : array, optional
         The result has its library and device; by default those of `cu_seqlens`.
 
@@ -173,8 +172,8 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     ------
     ValueError
         If `cu_seqlens` does not have one axis, does not start with 0 or decreases, `total` is missing or is not the
-        last boundary, or positions do not fit in int32. Boundaries in traced arrays, on a GPU, and in arrays of
-        libraries other than NumPy and PyTorch are not read: wrong ones give wrong positions without an error.
+        last boundary (of a tensor: is less), or positions do not fit in int32. Where boundaries cannot be read, as for
+        `from_lengths`, wrong ones give wrong positions.
     TypeError
         If `cu_seqlens` or `total` is not an integer.
 
@@ -416,6 +415,8 @@ def _boundaries(
         _require_rising(numbers)
     _require_chunks(numbers, chunks)
     if boundaries is not None:
+        if numbers and isinstance(total, int) and total < numbers[-1]:
+            raise wrong_value(f"{name} must be at least the last boundary, {numbers[-1]}; got {total}")
         return boundaries + 0, total  # contiguous, which `searchsorted` of some libraries requires
     last = numbers[-1]
     _require_fit(last)

@@ -18,6 +18,7 @@ from typing import Any
 
 from rope_xp.arrays import checks
 from rope_xp.configs import engines
+from rope_xp.configs.block import blocks_of
 from rope_xp.configs.families.family import Family
 from rope_xp.configs.families.model_types import FAMILIES, NOT_IN_TRANSFORMERS
 from rope_xp.configs.families.own_keys import variant_of
@@ -28,7 +29,7 @@ from rope_xp.configs.readers.command_line import LENGTHS, Changed, CommandLine
 from rope_xp.configs.readers.formats import format_of
 from rope_xp.configs.upstream import drop, drop_replaced
 from rope_xp.configs.writers.vllm import SCALED_LENGTH
-from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.errors import wrong_value
 from rope_xp.frequencies import RULES
 from rope_xp.types import Config, Values
 
@@ -107,6 +108,7 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
     if form is not None and form.readers:
         raise wrong_value(f"config must be a config.json of transformers with flags of {line.name}; got {form.name}")
     mapping, model_type, _ = part_of(whole, part)
+    blocks_of(Keys("the config", mapping))
     place = path_to(mapping, whole)
     found = _in_engine(Part(line, dict(mapping), variant_of(mapping, model_type), place), whole)
     if line.last("--rope-scaling-factor"):
@@ -293,8 +295,6 @@ def _at(overrides: Config, part: Part) -> Config:
 def _complete(part: Part) -> None:
     """Complete the block as transformers does when it loads the config."""
     raw = part.mapping.get("rope_parameters") or part.mapping.get("rope_scaling")
-    if raw is not None and not isinstance(raw, Mapping):
-        raise wrong_type(f"rope_parameters must be a mapping; got {raw!r:.100}")
     if not raw:
         return
     outside = {key: value for key, value in part.mapping.items() if key not in BLOCK_KEYS}

@@ -137,10 +137,12 @@ ARCHITECTURE_OF = {name: name for name in SAME_NAME.split()} | {
 LAYERS_DIFFER = "exaone_moe gemma3_text gemma3n_text gemma4_text mimo_v2_flash modernbert plamo3 step3p5"
 
 
-def of_differing_layers(model_type: str) -> str:
-    if model_type not in LAYERS_DIFFER.split():
-        return ""
-    return f"the layers of model type {model_type!r} differ, and llama.cpp has rules of its own for them"
+def remarks_on(model_type: str) -> list[str]:
+    """Why the architecture of a model type is not known, if it is not."""
+    if model_type in LAYERS_DIFFER.split():
+        return [f"the layers of model type {model_type!r} differ, and llama.cpp has rules of its own for them"]
+    unknown = f"the architecture of model type {model_type!r} in llama.cpp, if any, is not known"
+    return [] if model_type in ARCHITECTURE_OF else [unknown]
 
 
 _LAYOUTS = {

@@ -100,9 +100,9 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
     for key, value in values.items():
         if key not in flags:
             words += _override(file, key, value)
-    if file.name is None and (model_type := rope._provenance.model_type):
-        unknown = f"the architecture of model type {model_type!r} in {TARGET}, if any, is not known"
-        engines.warn(gguf.of_differing_layers(model_type) or unknown)
+    if file.name is None and rope._provenance.model_type:
+        for remark in gguf.remarks_on(rope._provenance.model_type):
+            engines.warn(remark)
     return words if options.length is None else words + _of_length(file, options.length, "yarn" in words)
 
 
