@@ -513,8 +513,6 @@ def _array_parts(parts: Sequence[Any], like: Array | None) -> list[Array]:
     arrays = [part for part in parts if not checks.is_int(part)]
     if not arrays:
         raise wrong_value(f"at least one part must be an array of positions; got {checks.shown(parts)}")
-    for part in arrays:
-        checks.array("every part", part)
     like = like_of(like, arrays)
     arrays = [checks.positions("every part", part, like=like) for part in arrays]
     if not all(array.ndim for array in arrays) or len({checks.shape(array)[:-1] for array in arrays}) > 1:

@@ -98,6 +98,8 @@ def test_times_lose_their_fraction_as_float32_does():
     steps = np.arange(200)
     options = {"video_grids": [[200, 2, 2]], "positions_per_second": 25, "seconds_per_grid": [0.04]}
     found = positions.qwen2_5_vl([2] * 200, **options).positions[0]
+    of_a_second = positions.qwen2_5_vl([2] * 200, **{**options, "seconds_per_grid": None}).positions[0]
+    np.testing.assert_array_equal(of_a_second, 25 * steps)
     by_seconds = [int(np.float32(np.float32(step) * np.float32(0.04)) * np.float32(25)) for step in steps]
     np.testing.assert_array_equal(found, by_seconds)
     rate_first = positions.qwen2_5_vl([2] * 200, **options, compat="transformers").positions[0]

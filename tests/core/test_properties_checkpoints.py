@@ -9,7 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sentences import write_files
 
@@ -182,6 +182,7 @@ def rounded(values, dtype):
     st.floats(0.97, 1.03) | st.just(1.0),
     st.sampled_from([1.0, 1.0, 2.0]),
 )
+@example(64, 1_234_567.0, "F64", 1.0, 1.0)
 def test_the_frequencies_of_a_buffer(pairs, base, dtype, times, divisor):
     """The values are those that were written; the base explains them; the config agrees if its values do."""
     exact = base ** (-np.arange(pairs) / pairs) / divisor
