@@ -94,7 +94,8 @@ def convertible(name: str, x: Any, like: Any) -> None:
             raise wrong_value(f"{name} must be on device {like.device}, like the other arrays; got {x.device}")
     elif not libraries.is_host(x):
         wanted, found = libraries.name(wanted), libraries.name(xp)
-        raise wrong_type(f"{name} must be an array of {wanted}, like the other arrays, or of NumPy; got {found}")
+        other = "" if wanted == "numpy" else f", or of {wanted} like the other arrays"
+        raise wrong_type(f"{name} must be an array of NumPy{other}; got {found}")
 
 
 def convert_like(name: str, x: Any, like: Any) -> Any:

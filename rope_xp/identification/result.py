@@ -123,7 +123,7 @@ class Identification(Report):
             "offset": None if self.offset is None else f"{self.offset}",
             "phases": None if self.precision is None else f"{self.precision}; tested up to position {self.longest:,}",
             "earlier calls": {None: None, True: "change results", False: "do not change results"}[self.stateful],
-            "relative scores": "yes, at small positions" if self.relative else known[self.relative],
+            "relative scores": "yes (tested at small positions)" if self.relative else known[self.relative],
             "axis of x": self.axis,
             "called with": calls,
             "confidence": f"{self.confidence:.3g}",
