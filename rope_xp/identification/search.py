@@ -28,11 +28,18 @@ from rope_xp.identification.precision import COARSE, COARSE_BITS, ROUNDOFF, Prec
 from rope_xp.identification.probe import STRIDES, Calls, Probe, irregularity, results_differ
 from rope_xp.identification.result import Identification
 from rope_xp.identification.rules import attention_in_words, simplest_within
-from rope_xp.identification.values import Measured, Value, differs_in_sections, rule_in_any_order, value_of, with_axes
+from rope_xp.identification.values import (
+    LENGTH,
+    RATIOS,
+    Measured,
+    Value,
+    differs_in_sections,
+    rule_in_any_order,
+    value_of,
+    with_axes,
+)
 from rope_xp.types import Embedding
 
-# Numbers of scaling rules that act by their ratio to the original length.
-RATIOS, LENGTH = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"), "original_max_position_embeddings"
 # Positions below it are tried, if nothing else is said.
 LONGEST = 2**20 + 1
 # Positions of short calls. Differences of positions repeat: 1 - 0 and 5 - 4, 2 - 0 and 4 - 2.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import fields, replace
 from itertools import permutations, product
 from math import exp, inf, log
 from typing import NamedTuple
@@ -27,6 +28,8 @@ from rope_xp.identification.rules import Rule, Target, changed_rule_of, digits_o
 from rope_xp.sections import ORDERS, Column, Sections
 from rope_xp.types import Array, Embedding, Values
 
+# Numbers of scaling rules that act by their ratio to the original length.
+RATIOS, LENGTH = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"), "original_max_position_embeddings"
 # Arguments of a value whose frequencies nothing states but themselves.
 GIVEN: Values = {"base": None, "scaling": None, "sections": None, "reverse": False}
 
@@ -79,6 +82,8 @@ def value_of(measured: Measured, near: Embedding | None) -> tuple[Value | None, 
     may_be_any = near is None or len(measured.of_axes) == 1
     if value is None and may_be_any:
         value = _simplest_value(measured)
+        if value is not None and near is not None:
+            value = value._replace(rope=_in_terms_of(near, value.rope))
     precision = _precision_of(value, measured)
     if value is not None and may_be_any and precision.name is None and measured.precision.name is not None:
         value, precision = value_of_numbers(measured), measured.precision  # only numbers have one
@@ -179,6 +184,25 @@ def nearest(near: Embedding, options: Values, wanted: np.ndarray, errors: np.nda
                 return rope
             found.append((rope, off))
     return next((rope for rope, off in found if (off <= rounded * np.abs(wanted)).all()), None)
+
+
+def _in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
+    """The same value by the original length of another one, whose ratios alone act, if fewer numbers then differ."""
+    other, scaling = near.scaling, rope.scaling
+    names = [name for name in RATIOS if hasattr(scaling, name)]
+    length = getattr(other, LENGTH, None)
+    if scaling is None or type(scaling) is not type(other) or not length:
+        return rope
+    times = length / getattr(scaling, LENGTH)
+    options = [(getattr(other, name), float(f"{times * getattr(scaling, name):.12g}")) for name in names]
+    found = [rope]
+    for numbers in product(*options):
+        with suppress(ValueError):  # the numbers do not fit together
+            same = rope.replace(scaling=replace(scaling, **{LENGTH: length}, **dict(zip(names, numbers))))
+            found += [same] * np.allclose(frequencies_of(same), frequencies_of(rope), rtol=1e-9, atol=0.0)
+    return min(
+        found, key=lambda each: sum(getattr(each.scaling, k.name) != getattr(other, k.name) for k in fields(other))
+    )
 
 
 def _changes_of(near: Embedding, options: Values, wanted: np.ndarray, reverse: bool) -> Iterator[Values]:

@@ -409,9 +409,11 @@ LINEAR = LinearScaling(factor=4.0)
 LONG_YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
 # A rule, a slightly wrong number of it, the dtype of phases, the cause, and how the rule of the function is stated.
 OF_LLAMA = "llama3, factor=8.0, low_freq_factor=1.0, high_freq_factor=3.9"
+OF_OTHER_LENGTH = "llama3, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=4096"
 SLIGHTLY_WRONG = [
     (LLAMA3, {"high_freq_factor": 3.9}, "float32", "scaling", OF_LLAMA),
     (LLAMA3, {"high_freq_factor": 3.9}, "float64", "scaling", OF_LLAMA),
+    (LLAMA3, {"original_max_position_embeddings": 4096}, "float64", "scaling", OF_OTHER_LENGTH),
     (LLAMA3, {"factor": 8.1}, "float32", "scaling", "llama3, factor=8.1"),
     (LLAMA3, {"low_freq_factor": 1.1}, "float32", "scaling", "llama3, factor=8.0, low_freq_factor=1.1"),
     (LONG_YARN, {"factor": 4.1}, "float32", "scaling", "yarn, factor=4.1"),

@@ -182,7 +182,6 @@ COHERE2 = {"model_type": "cohere2", "head_dim": 64, "num_hidden_layers": 4, "sli
         (QWEN2 | {"use_sliding_window": True, "max_window_layers": 28}, ""),
         (QWEN2 | {"use_sliding_window": True, "model_type": "qwen2_moe", "max_window_layers": 0}, ""),
         (QWEN2 | {"use_sliding_window": True, "model_type": "qwen3_moe", "max_window_layers": 28}, "These layers"),
-        (QWEN2 | {"use_sliding_window": True, "model_type": "qwen3_next", "max_window_layers": 28}, ""),
         (QWEN2 | {"use_sliding_window": True, "max_window_layers": 0}, "These layers"),
         (QWEN2 | {"use_sliding_window": True, "model_type": "qwen2_moe", "max_window_layers": 21}, WINDOW),
         (QWEN2 | {"use_sliding_window": True, "model_type": "qwen2_moe", "max_window_layers": 28}, "These layers"),

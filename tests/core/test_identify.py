@@ -201,7 +201,9 @@ def test_functions_that_are_not_what_they_should_be(fn, words, expected):
     assert {name: getattr(found, name) for name in expected} == expected
     text = " ".join(str(found).split())
     assert re.search(words, text, re.IGNORECASE), found
-    relative = {None: "", True: "relative scores yes (tested at small positions)", False: "relative scores no"}[found.relative]
+    relative = {None: "", True: "relative scores yes (tested at small positions)", False: "relative scores no"}[
+        found.relative
+    ]
     assert relative in text and ("relative scores" in text) == bool(relative)
     assert found.rope is not None or found.confidence < 0.1
     assert max(map(len, str(found).splitlines())) <= 80 and json.loads(json.dumps(found.to_dict()))["reasons"]
