@@ -177,7 +177,17 @@ def tests_oldest(session):
     quiet, folders = ("-W", "ignore::DeprecationWarning"), ("tests/core", "tests/numpy", "tests/cli")
     brief = (*PYTEST, *quiet, "-m", "not long and not slow", "--hypothesis-profile=brief")
     # Left out: configs and their texts, which need little of NumPy; and what calls the same code as the other files.
-    names = ("flags", "goldens", "readings", "writers", "compare", "compare_laws", "identify_rules", "mistakes", "reports")
+    names = (
+        "flags",
+        "goldens",
+        "readings",
+        "writers",
+        "compare",
+        "compare_laws",
+        "identify_rules",
+        "mistakes",
+        "reports",
+    )
     left_out = [f"--ignore=tests/core/test_{name}.py" for name in names]
     python(*brief, "--xp=numpy", "--xp=cli", *left_out, *folders, *session.posargs)
     # What a version of JAX can change. Compiling takes most of the time.

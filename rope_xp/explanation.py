@@ -113,7 +113,7 @@ def axes_of(rope: Embedding, pairs: list[ScaledPair]) -> tuple[AxisPairs, ...]:
 
 
 def unseen_from(rope: Embedding, pairs: list[ScaledPair], trained: int | None) -> dict[int, int]:
-    """For each pair without a turn within the trained length: from which position on scores have unseen angles."""
+    """For each pair without a turn within the trained length: the first position with an unseen angle in scores."""
     if trained is None or is_windowed(rope, trained):
         return {}
     return {pair.number: pair.unseen_from(trained) for pair in pairs if pair.completes_turn(trained) is False}
@@ -174,7 +174,7 @@ def is_windowed(rope: Embedding, trained: int | None) -> bool:
 
 
 def shown_length(rope: Embedding, trained: int | None) -> int | None:
-    """The distances of tokens that scores showed in training are below it."""
+    """In training, the tokens of a score were less than this apart."""
     return rope._provenance.sliding_window if is_windowed(rope, trained) else trained
 
 

@@ -104,8 +104,11 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
         stated = rope._provenance.max_position_embeddings or to
         # Of rules without an original length, engines multiply the stated one by the factor.
         is_short = stated < to and hasattr(rope.scaling, "original_max_position_embeddings")
-        more = f", and set max_position_embeddings, now {stated}, to it (SGLang --json-model-override-args, "
-        more = f"{more}llama.cpp --override-kv with ARCHITECTURE.context_length)" * is_short
+        more = f"{rope._provenance.architecture}.context_length, now {stated}, to it, by --override-kv"
+        if not rope._provenance.architecture:
+            more = f"max_position_embeddings, now {stated}, to it, in config.json or by --json-model-override-args of "
+            more += "SGLang, and context_length by --override-kv of llama.cpp"
+        more = f", and set {more}" * is_short
         by_config = f"vLLM --max-model-len {to}, SGLang --context-length {to}, "
         if isinstance(rope.scaling, frequencies.DynamicNTKScaling):
             most = whole(rope.scaling.factor * rope.scaling.max_position_embeddings)
@@ -394,7 +397,8 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
         for each in choices
         if each.rule == "dynamic" and each.greatest_divisor
     ]
-    incomplete = sum(pair.completes_turn(shown_length(rope, trained)) is False for pair in before)
+    shown = shown_length(rope, trained) or trained
+    incomplete = sum(pair.completes_turn(shown) is False for pair in before)
     rotated = [pair for pair in before if pair.frequency]
     warnings = tuple(filter(None, [replaced_scaling(rope)]))
     advice = _recommendation(rope, choices, trained)

@@ -40,13 +40,13 @@ IGNORED_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "
 ONLY_VALUES = {"rotary_scaling_factor": 1, "position_embedding_xdrope": False}
 
 
-def blocks_of(keys: Keys) -> tuple[Config, Config]:
+def blocks_of(keys: Keys, *, may_differ: bool = False) -> tuple[Config, Config]:
     """What `rope_parameters` and `rope_scaling` have. If both have something, they must be equal."""
     parameters, scaling = keys.read_mapping("rope_parameters").mapping, keys.read_mapping("rope_scaling").mapping
-    if parameters and scaling and parameters != scaling:
+    if parameters and scaling and parameters != scaling and not may_differ:
         raise wrong_value(
-            f"rope_parameters and rope_scaling must not contradict each other; got {dict(parameters)} and "
-            f"{dict(scaling)}: most classes of transformers 5 take rope_scaling"
+            f"rope_parameters and rope_scaling must be equal if both are given; got {dict(parameters)!r:.200} and "
+            f"{dict(scaling)!r:.200}: most classes of transformers 5 take rope_scaling"
         )
     return parameters, scaling
 

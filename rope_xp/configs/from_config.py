@@ -122,14 +122,14 @@ def from_config(
     `--rope-scale`, `--rope-freq-base`, `--rope-freq-scale`, `--yarn-*`, `--override-kv` and `-c` (llama.cpp 0.5.0).
     Other arguments of a command line are ignored, if their names cannot be about positions. `describe` has a remark on
     arguments that change nothing. The rules are those of most classes of the program: what the class of one model type
-    does in another way is not known here. For llama.cpp, a config.json stands for the GGUF file of its converter.
+    does in another way is not known here. For llama.cpp, a config.json stands for the GGUF file made of it.
 
     ``compat="transformers"`` reproduces these bugs:
 
     - Hunyuan ignores `alpha` beyond `max_position_embeddings`. Phi-3.5-MoE never uses `long_factor`.
     - `truncate` is not read in a block that is nested by layer type.
-    - `rope_scaling` replaces `rope_parameters`; with `type`, it is not read if layer types differ, except in
-      DeepSeek-V4; Cohere2-MoE never reads it.
+    - `rope_scaling` replaces `rope_parameters`; if layer types differ, both are an error here, and `rope_scaling` with
+      `type` is not read, except in DeepSeek-V4. Cohere2-MoE never reads it.
     - A top-level `original_max_position_embeddings` replaces that of the block. Other keys of a block replace top-level
       keys that contradict them. A default block replaces a top-level base and `partial_rotary_factor`.
     - If a block states none, Ministral 3, Higgs Audio and PE have the base 10,000, and Laguna and Zaya a fraction of 1.

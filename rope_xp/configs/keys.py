@@ -95,8 +95,8 @@ class Spelling:
         near = [each for end in (plain[: self._end], plain[-self._end :]) for each in self._of_end.get(end, ())]
         found = [each for each in near if not _with_one_less(plain).isdisjoint(_with_one_less(each))]
         found.sort(key=lambda each: (sorted(each) != sorted(plain), -len(each)))  # first, letters in another order
-        # qwen2 and qwen3 are two names
-        found = [each for each in found if len(each) != len(plain) or _letters(each) != _letters(plain)]
+        # qwen2 and qwen3 are two names, but qwen may be misspelt for one of them
+        found = [each for each in found if len(_digits(each)) != len(_digits(plain)) or _digits(each) == _digits(plain)]
         return self._plain[found[0]] if found else None
 
     def similar(self, keys: Iterable[object]) -> str:
@@ -108,8 +108,8 @@ class Spelling:
         return f", similar to {comma_separated(found)}" if found else ""
 
 
-def _letters(text: str) -> str:
-    return re.sub(r"\d", "", text)
+def _digits(text: str) -> list[str]:
+    return re.findall(r"\d", text)
 
 
 @lru_cache(maxsize=1024)
@@ -245,7 +245,9 @@ _spelling = lru_cache(maxsize=256)(Spelling)  # few sets of names occur: those t
 def require_spelling(name: str, mapping: Config, known: Iterable[str], shortest: int = SHORTEST) -> None:
     spelling = _spelling(frozenset(known), shortest)
     for key in mapping:
-        if (wanted := spelling.of(key)) is not None:
+        wanted = spelling.of(key)
+        # llama and llama4 may stand side by side
+        if wanted is not None and (wanted not in mapping or _digits(wanted) == _digits(key)):
             besides = " besides it" if wanted in mapping else ""
             raise wrong_value(f"{wanted} must have this spelling in {name}; got {key!r}{besides}")
 

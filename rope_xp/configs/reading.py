@@ -156,7 +156,8 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     without = _attempt(lambda: read_as(others, [])) if names else rope
     if names and without == rope:
         lengths = [getattr(each, "_provenance", Provenance()).max_position_embeddings for each in (without, rope)]
-        length = "" if lengths[0] == lengths[1] else ", but the length {} in place of {}".format(*lengths)
+        differ = None not in lengths and lengths[0] != lengths[1]
+        length = ", but the length {} in place of {}".format(*lengths) if differ else ""
         remarks.append(f"without {comma_separated(names)}, the embedding would be the same{length}")
     if rope is None:
         return None

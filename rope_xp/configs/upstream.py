@@ -139,6 +139,11 @@ def _drop_keys_not_read(given: Config, model_type: str) -> Values:
 def _replace_block(config: Values, model_type: str, family: Family) -> bool:
     """Let a `rope_scaling` replace the `rope_parameters`, and return whether it does. They are not merged."""
     scaling = config.get("rope_scaling") or {}
+    if scaling and config.get("rope_parameters") and family.layers.by_type:
+        raise wrong_value(
+            "compat must be None for rope_scaling beside rope_parameters of several types of layers, which "
+            "classes merge in ways that are not known here; got transformers"
+        )
     if family.layers.by_type and model_type != "deepseek_v4" and scaling.keys() & {"type", "rope_type"} == {"type"}:
         scaling = config["rope_scaling"] = {}  # the default block has a rope_type already
     if scaling:

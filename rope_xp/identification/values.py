@@ -187,7 +187,7 @@ def nearest(near: Embedding, options: Values, wanted: np.ndarray, errors: np.nda
 
 
 def _in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
-    """The same value by the original length of another one, whose ratios alone act, if fewer numbers then differ."""
+    """The same value with the original length of another one, if fewer numbers differ then: only ratios act."""
     other, scaling = near.scaling, rope.scaling
     names = [name for name in RATIOS if hasattr(scaling, name)]
     length = getattr(other, LENGTH, None)

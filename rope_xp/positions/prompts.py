@@ -164,11 +164,11 @@ def _runs_with_grids(types: Integers, grids: dict[int, Iterator[Grid]]) -> Itera
             yield tokens
             continue
         name, remaining = GRID_NAMES[kind], tokens
-        wanted = f"{name} must have grids for all {name.removesuffix('_grids')} tokens"
+        wanted = f"{name}, in patches before merging, must have grids for all {name.removesuffix('_grids')} tokens"
         while remaining:
             grid = next(grids[kind], None)
             if grid is None:
-                raise wrong_value(f"{wanted}, in patches before merging; got {remaining} without a grid")
+                raise wrong_value(f"{wanted}; got {remaining} without a grid")
             times, height, width = grid
             times = np.arange(times) if isinstance(times, int) else times
             cells = len(times) * height * width

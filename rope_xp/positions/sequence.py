@@ -24,7 +24,7 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
         Number of tokens.
     offset : int or array, "" or "batch"
         Position of the first token: a number, a traced scalar, or one number for each row of a batch. If the array
-        cannot be read on the host, positions stop at the greatest int32 (int64 of an int64 array), never negative.
+        cannot be read on the host, positions stop at the greatest int32 (int64 of an int64 array): they do not wrap.
     axes : int, optional
         Number of position axes. Positions are equal on all of them, as for the tokens after a prompt with images.
     like : array, optional
@@ -171,9 +171,9 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     Raises
     ------
     ValueError
-        If `cu_seqlens` does not have one axis, does not start with 0 or decreases, `total` is missing or is not the
-        last boundary (of a tensor: is less), or positions do not fit in int32. Where boundaries cannot be read, as for
-        `from_lengths`, wrong ones give wrong positions.
+        If `cu_seqlens` does not have one axis, does not start with 0 or decreases, `total` is missing or less than the
+        last boundary, or greater if that is not in a tensor, or positions do not fit in int32. Where boundaries cannot
+        be read, as for `from_lengths`, wrong ones give wrong positions.
     TypeError
         If `cu_seqlens` or `total` is not an integer.
 
@@ -219,8 +219,8 @@ def context_parallel(
     cu_seqlens : sequence of int, or integer array, "sequences+1", optional
         Boundaries of packed sequences: 0, then the end of each sequence with its padding. Each sequence is split by
         itself and counted from 0, and the rank has its tokens of the first sequence, then of the second, and so on.
-        The last boundary must equal `seq`. In a tensor or a JAX array it is not compared, and tokens after it are one
-        more sequence.
+        The last boundary must equal `seq`. In a tensor or a JAX array it may be less: tokens after it are one more
+        sequence.
     like : array, optional
         The result has its library and device; by default those of the first of `seq`, `cu_seqlens` and `rank` that is
         an array of a library other than NumPy.

@@ -60,7 +60,7 @@ NOT_READ_BACK = {
     # vLLM fails with KeyError for a block without types; `convert` writes the blocks of all types.
     "rope_parameters must be nested by layer type": "gemma_?[34]|olmo3|modernbert|mimo_v2|step3p5|deepseek_v4|laguna",
     # The family's own code adds a rule, which engines do not.
-    "rope_parameters and rope_scaling must not contradict each other": "qwen|internlm",
+    "rope_parameters and rope_scaling must be equal": "qwen|internlm",
     # Their classes in transformers have no base, and a file of Step3 has its length by two names.
     "every key of rope_parameters must be known; got {'rope_theta'": "gptj|neobert",
     "because of max_position_embedding;": "step3_text",

@@ -229,7 +229,10 @@ def test_grids(xp, axes, kind, real, share, data):
     more = {} if kind == "array" and data.draw(st.booleans()) else {"like": xp.like()}
     found = positions.grid(*lines, **options, axes=rows, **more)
     assert type(found) is type(xp.like())
-    assert_positions(xp, found, wanted)
+    # In arrays that cannot be read, starts and products are rounded before their sum is.
+    terms = [abs(start) + abs(step * c) for start, step, line in zip(starts, steps, coordinates) for c in line]
+    atol = 2.0**-24 * max(terms, default=0.0) if kind == "array" else 0.0
+    assert_positions(xp, found, wanted, atol=atol)
 
 
 hundredths = st.integers(-900, 900).map(lambda number: float(np.float32(number / 100)))

@@ -231,6 +231,10 @@ def builders(xp):
         values += [
             (lambda: from_cu_seqlens(integers[1:], 7), r"start with 0 and never decrease; got \[3, 5\]"),
             (lambda: from_cu_seqlens(integers, 4), r"total must be at least the last boundary, 5; got 4"),
+            (
+                lambda: context_parallel(4, 0, 1, cu_seqlens=integers),
+                r"seq must be at least the last boundary, 5; got 4",
+            ),
             (lambda: from_lengths(-integers, 7), r"lengths must not be negative; got -3"),
             (lambda: from_lengths(xp.array([2**31 - 1, 5], "int32"), 7), r"fit in int32; got 2147483652 tokens"),
             (lambda: from_lengths(integers, 7), r"total must be at least 8, the sum of lengths; got 7"),

@@ -108,7 +108,6 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
     if form is not None and form.readers:
         raise wrong_value(f"config must be a config.json of transformers with flags of {line.name}; got {form.name}")
     mapping, model_type, _ = part_of(whole, part)
-    blocks_of(Keys("the config", mapping))
     place = path_to(mapping, whole)
     found = _in_engine(Part(line, dict(mapping), variant_of(mapping, model_type), place), whole)
     if line.last("--rope-scaling-factor"):
@@ -159,7 +158,7 @@ def _placed(config: Config, place: tuple[str, ...], part: Values) -> Values:
 def _of_vllm(part: Part) -> None:
     """vLLM: single values before transformers completes the block, and objects after it."""
     own = _at(part.line.last("--hf-overrides") or {}, part)
-    _complete(part)
+    _complete(part, is_replaced=_has_block(own) and not part.path)
     plain = {key: value for key, value in own.items() if not isinstance(value, Mapping)}
     if not part.path and plain.get(ORIGINAL) is not None:
         for block in part.blocks:
@@ -238,10 +237,11 @@ def _of_lmdeploy(part: Part) -> None:
 def _set_all(part: Part, merged: Callable[[Config, Config], Values] | None) -> None:
     """Set the keys of the flags. Their block replaces that of the config, unless both can be `merged`."""
     own = _at(part.line.last("--json-model-override-args", "--hf-overrides") or {}, part)
-    _complete(part)
+    is_replaced = merged is None or _removes_block(own)
+    _complete(part, is_replaced=_has_block(own) and is_replaced)
     _set_plain(part, {key: value for key, value in own.items() if key not in BLOCK_KEYS})
     for value in (own[key] for key in BLOCK_KEYS if isinstance(own.get(key), Mapping)):
-        if merged is None or _removes_block(own):
+        if merged is None or is_replaced:
             _replace_block(part, value)
         else:
             _merge_block(part, value, merged)
@@ -253,6 +253,10 @@ ENGINES: dict[str, Callable[[Part], None]] = {
     "sglang": _of_sglang,
     "lmdeploy": _of_lmdeploy,
 }
+
+
+def _has_block(own: Config) -> bool:
+    return any(isinstance(own.get(key), Mapping) for key in BLOCK_KEYS)
 
 
 def _removes_block(own: Config) -> bool:
@@ -292,9 +296,10 @@ def _at(overrides: Config, part: Part) -> Config:
     return found
 
 
-def _complete(part: Part) -> None:
-    """Complete the block as transformers does when it loads the config."""
-    raw = part.mapping.get("rope_parameters") or part.mapping.get("rope_scaling")
+def _complete(part: Part, *, is_replaced: bool) -> None:
+    """Complete the block as transformers does when it loads the config. Flags may replace it after that."""
+    parameters, scaling = blocks_of(Keys("the config", part.mapping), may_differ=is_replaced)
+    raw = parameters or scaling
     if not raw:
         return
     outside = {key: value for key, value in part.mapping.items() if key not in BLOCK_KEYS}

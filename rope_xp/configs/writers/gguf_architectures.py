@@ -142,7 +142,7 @@ def remarks_on(model_type: str) -> list[str]:
     if model_type in LAYERS_DIFFER.split():
         return [f"the layers of model type {model_type!r} differ, and llama.cpp has rules of its own for them"]
     unknown = f"the architecture of model type {model_type!r} in llama.cpp, if any, is not known"
-    return [] if model_type in ARCHITECTURE_OF else [unknown]
+    return [] if model_type in ARCHITECTURE_OF or not model_type else [unknown]
 
 
 _LAYOUTS = {

@@ -100,7 +100,7 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
     for key, value in values.items():
         if key not in flags:
             words += _override(file, key, value)
-    if file.name is None and rope._provenance.model_type:
+    if file.name is None:
         for remark in gguf.remarks_on(rope._provenance.model_type):
             engines.warn(remark)
     return words if options.length is None else words + _of_length(file, options.length, "yarn" in words)
