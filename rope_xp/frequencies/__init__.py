@@ -33,17 +33,9 @@ __all__ = [
 
 # By the name in a config. `NTKScaling` has no name of its own there: it is "dynamic" with `alpha`.
 RULES: dict[str, type[Scaling]] = {
-    rule.rope_type: rule
-    for rule in (
-        Scaling,
-        LinearScaling,
-        DynamicNTKScaling,
-        YarnScaling,
-        LongRopeScaling,
-        Llama3Scaling,
-        ProportionalScaling,
-        MixedNTKScaling,
-    )
+    each.rope_type: each
+    for each in map(globals().__getitem__, __all__)
+    if isinstance(each, type) and issubclass(each, Scaling) and each is not NTKScaling
 }
 
 for _name in __all__:

@@ -89,7 +89,7 @@ def program_of(plan: Any, rope: Any, xs: Sequence[Array], angles: Angles, may_be
         return _kernel_module("xla").prepare(angles, plan.alignments, plan.rotation)
     # Programs of "blocked" align angles by `reshape` alone, which does not permute axes.
     is_permuted = name == "blocked" and any([each.order is not None for each in plan.alignments])
-    # What `choose` has tested; "reference" needs no test.
+    # `choose` has tested all kernels but "reference", and keeps what it found: also None, for one that works.
     if is_permuted or not all(_key(name, x) in _obstacles for x in xs):
         return general
     arguments, kernel = (xs, align_angles(angles, plan.alignments), plan.rotation), triton or _kernel_module(name)

@@ -63,6 +63,7 @@ class Differentiable(NamedTuple):
 
     def saved(self, group: tuple[Any, ...]) -> list[Any]:
         """Aligned angles. Positions are copied, since the caller may change them before the backward pass."""
+        # The program runs with angles as the call has them; that of the backward pass is prepared from aligned ones.
         views = [tensor.as_strided(*view) for tensor, view in zip(group, self.views)]
         return [view if view.is_floating_point() else view.clone() for view in views]
 
@@ -141,7 +142,8 @@ class KernelWithFallback(NamedTuple):
 class _Rotation(torch.autograd.Function):
     """Rotations for autograd. Their derivatives are rotations too, so only the angles are saved."""
 
-    # Those of the operators in graphs are registered in `triton.py`.
+    # `rotate_all` calls it, in the general program, and so inside `torch.func`. Derivatives of the operators in graphs
+    # are registered in `triton.py`.
 
     @staticmethod
     def forward(rotation: Rotation, kernel: object, count: int, *tensors: Any) -> Any:
@@ -179,6 +181,8 @@ class _Rotation(torch.autograd.Function):
 
 class _PlannedRotation(torch.autograd.Function):
     """The rotation of a `Differentiable` program. It needs no `setup_context`, which makes each call slower."""
+
+    # It runs where a fast program was prepared for tensors that require grad.
 
     @staticmethod
     def forward(ctx: object, program: Differentiable, angles: Angles, *xs: Any) -> Any:

@@ -7,11 +7,11 @@
 # - A program computes, by its method `run`: `CallPlan.program` rotates arrays, and `CallPlan.table_programs` compute
 #   tables. Kernels prepare fast programs for arrays like those of the first call with a signature. `GeneralProgram` and
 #   `GeneralTableProgram` prepare nothing, and accept all arrays.
-# - `kernels.choose` says which kernel takes an array, and `kernels.program_of` which program runs: if one kernel takes
-#   all arrays and the call has a signature, that kernel's program, which `autograd` gives a derivative where tensors
-#   require grad, and which falls back where Triton fails; else `GeneralProgram`. Fast programs are prepared from angles
-#   that are aligned with their arrays, and run with angles as they are: those of numba and Triton read only addresses
-#   then, those of "blocked" reshape.
+# - `kernels.choose` says which kernel takes an array, and `kernels.program_of` which program runs. If one kernel takes
+#   all arrays and the call has a signature, it is the program of that kernel. Where tensors require grad, `autograd`
+#   wraps it; where Triton fails, the general program runs in its place. Else it is `GeneralProgram`.
+# - Fast programs are prepared from angles that are aligned with their arrays. They run with angles as the call has
+#   them: programs of numba and Triton read only their addresses then, and those of "blocked" reshape them.
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
