@@ -237,11 +237,11 @@ def _of_lmdeploy(part: Part) -> None:
 def _set_all(part: Part, merged: Callable[[Config, Config], Values] | None) -> None:
     """Set the keys of the flags. Their block replaces that of the config, unless both can be `merged`."""
     own = _at(part.line.last("--json-model-override-args", "--hf-overrides") or {}, part)
-    is_replaced = merged is None or _removes_block(own)
-    _complete(part, is_replaced=_has_block(own) and is_replaced)
+    merged = None if _removes_block(own) else merged
+    _complete(part, is_replaced=_has_block(own) and merged is None)
     _set_plain(part, {key: value for key, value in own.items() if key not in BLOCK_KEYS})
     for value in (own[key] for key in BLOCK_KEYS if isinstance(own.get(key), Mapping)):
-        if merged is None or is_replaced:
+        if merged is None:
             _replace_block(part, value)
         else:
             _merge_block(part, value, merged)
