@@ -104,11 +104,11 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
         stated = rope._provenance.max_position_embeddings or to
         # Of rules without an original length, engines multiply the stated one by the factor.
         is_short = stated < to and hasattr(rope.scaling, "original_max_position_embeddings")
-        more = f"{rope._provenance.architecture}.context_length, now {stated}, to it, by --override-kv"
-        if not rope._provenance.architecture:
-            more = f"max_position_embeddings, now {stated}, to it, in config.json or by --json-model-override-args of "
-            more += "SGLang, and context_length by --override-kv of llama.cpp"
-        more = f", and set {more}" * is_short
+        key, place = "max_position_embeddings", "in config.json or by --json-model-override-args of SGLang, and "
+        place += "context_length by --override-kv of llama.cpp"
+        if architecture := rope._provenance.architecture:
+            key, place = f"{architecture}.context_length", "by --override-kv"
+        more = f", and set {key}, now {stated}, to it, {place}" * is_short
         by_config = f"vLLM --max-model-len {to}, SGLang --context-length {to}, "
         if isinstance(rope.scaling, frequencies.DynamicNTKScaling):
             most = whole(rope.scaling.factor * rope.scaling.max_position_embeddings)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rope_xp.configs.block import ALIASES, MULTIPLIER
+from rope_xp.configs.block import ALIASES, MULTIPLIER, blocks_of
 from rope_xp.configs.engines import table
 from rope_xp.configs.families.family import Axes, Family, LayerType, Quirks, head_dim_of_sliding_latent
 from rope_xp.configs.families.indexers import INTERLEAVE_KEY as INDEXER_INTERLEAVE_KEY
@@ -89,7 +89,9 @@ SLIDING_LAYERS = {
 def as_transformers(given: Config, model_type: str, family: Family, seq_len: int | None) -> tuple[Values, Family]:
     """The edited config and row, with which the reader computes what transformers computes."""
     why = NO_ROTATION.get(model_type, "" if model_type in FAMILIES_OF_TRANSFORMERS else "no such family is known")
-    config = _drop_keys_not_read(given, model_type)
+    blocks_of(Keys("config", given), may_differ=True)  # raises an error if one is not a mapping
+    config = _plain(given)
+    drop(config, _not_read(config, model_type))
     given_scaling = config.get("rope_scaling") or {}
     is_flat = given_scaling and not any(isinstance(each, dict) for each in given_scaling.values())
     if model_type in FAILS_WITH_SCALING and is_flat:
@@ -126,14 +128,6 @@ def as_transformers(given: Config, model_type: str, family: Family, seq_len: int
     sliding = SLIDING_LAYERS.get(model_type) if scaling or (model_type == "olmo3" and not blocks) else None
     drop(config, () if sliding is None else ("swa_rope_theta",))
     return config, _edited_row(family, model_type, bool(blocks), sliding)
-
-
-def _drop_keys_not_read(given: Config, model_type: str) -> Values:
-    for name in ("rope_parameters", "rope_scaling"):
-        Keys("config", given).read_mapping(name)  # raises an error if it is not a mapping
-    config = _plain(given)
-    drop(config, _not_read(config, model_type))
-    return config
 
 
 def _replace_block(config: Values, model_type: str, family: Family) -> bool:
