@@ -25,7 +25,8 @@ Range = tuple[float, float]  # the least and the greatest number
 class Band(NamedTuple):
     """Pairs that are treated alike. None stands for what is not known."""
 
-    # "kept", "blended" (divided by less than the factor), "interpolated", "not rotated", or "given" (as numbers).
+    # "kept", "blended" (divided by less than the factor), "interpolated", "raised" (divided by less than 1),
+    # "not rotated", or "given" (as numbers).
     treatment: str
     pairs: tuple[int, ...]  # their numbers
     wavelengths: Range | None  # in tokens; None if the pairs are not rotated
@@ -62,6 +63,8 @@ class ScaledPair(NamedTuple):
             return "given"
         if isclose(self.divisor, 1.0, rel_tol=TOLERANCE):
             return "kept"
+        if self.divisor < 1.0:
+            return "raised"
         return "blended" if factor is not None and self.divisor < factor * (1.0 - TOLERANCE) else "interpolated"
 
     def completes_turn(self, length: int | None) -> bool | None:
@@ -413,6 +416,8 @@ def _axes(it: "Explanation") -> Table | str:
 def _angles(it: "Explanation") -> Sequence[str]:
     if not it.bands:
         return ()
+    if all(band.treatment == "not rotated" for band in it.bands):
+        return ["No pair is rotated."]
     trained, unseen, unit = it.trained_length, it.unseen_from, unit_of(it.rope)
     windowed = windowed_layers(it.rope, trained)
     sentence = (

@@ -38,6 +38,10 @@ def test_the_trained_length_of_given_frequencies():
     assert (report.trained_length, report.extended_length) == (2048, 2048)
 
 
+def test_pairs_that_are_all_stopped_complete_no_turn():
+    assert "Angles - No pair is rotated. Scores" in words(embedding(base=None, inv_freq=(0.0,) * 7).explain(64))
+
+
 def words(report):
     """The text of a report without line breaks."""
     return re.sub(r"\s+", " ", str(report))

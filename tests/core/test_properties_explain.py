@@ -61,8 +61,9 @@ def test_bands_and_lengths_are_those_of_the_formulas(value, context):
     assert sorted(found) == list(range(len(freqs))) and report.pairs == len(freqs)
     for pair, (w, v) in enumerate(zip(freqs, after)):
         divisor = w / v
-        kept = abs(divisor - 1) < 1e-9
-        wanted = "kept" if kept else "interpolated" if full is None or divisor > full * (1 - 1e-9) else "blended"
+        interpolated = full is None or divisor > full * (1 - 1e-9)
+        wanted = "raised" if divisor < 1 else "interpolated" if interpolated else "blended"
+        wanted = "kept" if abs(divisor - 1) < 1e-9 else wanted
         band = found[pair]
         assert (band.treatment, band.completes_turn) == (wanted, 2 * pi / w <= trained)
         others = band.pairs

@@ -78,7 +78,7 @@ def rules(draw, base, width, factor, length, names=RULES):
         rule = Llama3Scaling(factor=factor, low_freq_factor=low, high_freq_factor=high, **{ORIGINAL: original})
         return rule, llama3(base, width, factor, low, high, original)
     if name == "longrope":
-        ends = draw(st.tuples(*[st.floats(1.0, 9.0)] * 4))
+        ends = draw(st.tuples(*[st.floats(0.5, 9.0)] * 4))
         short, long = (tuple(np.linspace(*each, width // 2).tolist()) for each in (ends[:2], ends[2:]))
         seq_len = draw(st.sampled_from([None, length, length + 1]))
         lists = {"short_factor": short, "long_factor": long, "seq_len": seq_len}
