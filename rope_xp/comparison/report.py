@@ -41,7 +41,8 @@ class Comparison(Report):
         Why they differ, most likely first: "axis", "layout", "sincos order", "direction", "width", "base",
         "attention factor", "scaling", "offset", "sections", "decay", "phase precision", "frequencies" (they differ, and
         nothing of the above explains it), "softmax scale", "rotation" (one of the two does not rotate), "length" (a
-        function has no result at a position below `context`), "calls" (results of a function depend on something else
+        function has no result at a position below `context`, and not because its phases are too large for float16),
+        "calls" (results of a function depend on something else
         than the channels and the position of a row), "state" (a function keeps positions of an earlier call) or
         "unknown". If `same` is true, a cause that acts only at or beyond `context` is named, too.
     first_position : int or None
@@ -51,7 +52,7 @@ class Comparison(Report):
         other: small differences of both may add up. None if unknown.
     largest_change : float or None
         The largest change of a unit score at the last position, ``context - 1``. None if unknown, as within the
-        roundings of results in half precision.
+        roundings of results in half precision, or where a function has no result there.
     attention_moved : float or None
         The share of attention that is on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`:
         of random queries at the last position, to 4,096 random keys at most, spread over the context, the mean of 32
@@ -132,7 +133,7 @@ class Comparison(Report):
     @property
     def _where(self) -> str:
         if self.first_position is not None:
-            if self.largest_change is None and self.scores_are_same is False:  # there was nothing to measure
+            if self.first_beyond_tolerance is None and self.scores_are_same is False:  # there was nothing to measure
                 return "The two differ: no array fits both."
             where = number(self.first_position)
             first = "first " if self.attention_moved is not None or self.differences else ""

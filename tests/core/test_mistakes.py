@@ -142,3 +142,4 @@ def test_phases_beyond_the_largest_float16_number_are_of_that_precision():
         case = Case(planted=planted, shape="batch seq dim", position_axes=(2,), context=70_000)
         report = compare(case.program(), value_of("plain"), context=case.context, shape=case.shape)
         assert report.causes == causes and "fails from position 65,520 on" in report.summary
+        assert report.largest_change is report.attention_moved is None
