@@ -98,7 +98,9 @@ def _formula(rope: Embedding) -> str:
         return "given"
     if rope.sections is not None:
         return f"from the base {rope.base}"
-    until = f" for pairs 0 to {rope.pairs - zeros - 1}, then 0" if (zeros := _unrotated(rope)) else ""
+    if (zeros := _unrotated(rope)) == rope.pairs:
+        return "0"
+    until = f" for pairs 0 to {rope.pairs - zeros - 1}, then 0" if zeros else ""
     return f"{rope.base} ** (-2 j / {rope.rotary_dim})" + (" before scaling" if is_scaled(rope) else "") + until
 
 

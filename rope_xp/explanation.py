@@ -188,7 +188,7 @@ def windowed_layers(rope: Embedding, trained: int | None) -> str:
         return ""
     if provenance.layer_type in WITH_WINDOW or provenance.is_windowed:
         return THESE_LAYERS
-    return "" if window is None or provenance.layers else f"layers with sliding_window={window:,}"
+    return "" if window is None or provenance.layers else f"layers that use sliding_window={window:,}"
 
 
 def with_scaling(rope: Embedding, extended: int | None) -> str:
@@ -210,7 +210,7 @@ def with_scaling(rope: Embedding, extended: int | None) -> str:
     return (
         f"The {_source(rope)} states {stated:,} tokens, with this scaling. If the model was trained with it, it has "
         f"seen all angles up to the longest sequence of that training.{published} If the model was trained without "
-        "this scaling, the next two points apply."
+        "this scaling, the next point applies."
     )
 
 
@@ -289,6 +289,8 @@ class Sequences(NamedTuple):
 
 def sequences_of(rope: Embedding) -> Sequences:
     scaling = rope.scaling
+    if rope._provenance.for_all_lengths:
+        return Sequences()
     if isinstance(scaling, DynamicNTKScaling):
         unscaled = scaling.max_position_embeddings
         length = max(scaling.seq_len or 0, unscaled)
@@ -316,7 +318,8 @@ def _length_dependent(rope: Embedding, context: int | None) -> str:
 
 def _beyond(rope: Embedding, lengths: Lengths, context: int | None) -> str:
     longest = lengths.longest
-    if isinstance(rope.scaling, DynamicNTKScaling) or is_windowed(rope, lengths.trained):
+    # Of a rule without its trained length, the stated length may be either of the two.
+    if isinstance(rope.scaling, DynamicNTKScaling) or lengths.trained is None or is_windowed(rope, lengths.trained):
         return ""
     if longest is None or context is None or context <= longest:
         return ""
@@ -438,24 +441,23 @@ def _angles(it: "Explanation") -> Sequence[str]:
     scaled = is_scaled(it.rope)
     training = f"training with {trained:,} {unit}s alone" if scaled else "training"
     first, last = min(unseen.values()), max(unseen.values())
-    until = "" if first == last else f" for one of them, and {last:,} for the last"
+    until = "" if first == last else f" for one pair, and at {last:,} for the last"
     sequences = sequences_of(it.rope)
     context = it.context if sequences.most is None else sequences.most
     reached = sum(position < context for position in unseen.values()) if context else 0
     within, begin = f"Within a context of {it.context:,} {unit}s", f"begin at position {first:,}{until}"
     if sequences.most is not None:  # longer ones have other frequencies
         have = f"{reached} pairs have" if reached else "no pair has"
-        reach = f"In sequences of {sequences}, {have} angles that {training} did not show."
+        reach = f"In sequences of {sequences}, {have} others."
     elif reached:
-        reach = f"There, angles that {training} did not show {begin}. {within}, {reached} pairs have such angles."
+        reach = f"Others {begin}. {within}, {reached} pairs have them."
     else:
-        reach = f"{within}, no pair has angles that {training} did not show. In causal attention, they {begin}."
+        reach = f"{within}, no pair has others. They {begin}."
     return [
         *of_window,
         *([with_scaling(it.rope, it.extended_length)] if scaled else []),
         f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} {unit}s: {_ranges(unseen)}. "
-        f"In causal attention, {training} showed only a part of their angles.",
-        reach,
+        f"In causal attention, {training} showed only their angles below that of position {trained:,}. {reach}",
     ]
 
 

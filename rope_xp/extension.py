@@ -11,7 +11,7 @@ from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.explanation import THESE_LAYERS, pairs_of, shown_length, unseen_from, windowed_layers
 from rope_xp.provenance import STAYS, Provenance, with_provenance
 from rope_xp.reports import Report, Section, Table
-from rope_xp.spectrum import lengths_of, whole
+from rope_xp.spectrum import lengths_of
 from rope_xp.types import Embedding, Values
 
 CHEN = "Chen et al. (2023), Positional Interpolation, arXiv:2306.15595"
@@ -102,22 +102,19 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
     if to <= longest:
         which = "the trained length" if longest == trained else "the length with the present scaling"
         stated = rope._provenance.max_position_embeddings or to
-        # Of rules without an original length, engines multiply the stated one by the factor.
-        is_short = stated < to and hasattr(rope.scaling, "original_max_position_embeddings")
         key, place = "max_position_embeddings", "in config.json or by --json-model-override-args of SGLang, and "
         place += "context_length by --override-kv of llama.cpp"
         if architecture := rope._provenance.architecture:
             key, place = f"{architecture}.context_length", "by --override-kv"
-        more = f", and set {key}, now {stated}, to it, {place}" * is_short
-        by_config = f"vLLM --max-model-len {to}, SGLang --context-length {to}, "
-        if isinstance(rope.scaling, frequencies.DynamicNTKScaling):
-            most = whole(rope.scaling.factor * rope.scaling.max_position_embeddings)
-            if to > most:
-                by_config, more = "", f"; vLLM and SGLang accept at most {most}, factor * max_position_embeddings"
-        raise wrong_value(
-            f"to must be greater than {which}, {longest}; got {to}, which needs no extension: give the engine this "
-            f"length ({by_config}lmdeploy --session-len {to}, llama.cpp -c {to}){more}"
-        )
+        more = f", and set {key}, now {stated}, to it, {place}" * (stated < to)
+        advice = f"needs no extension: give the engine this length (vLLM --max-model-len {to}, SGLang --context-length "
+        advice += f"{to}, lmdeploy --session-len {to}, llama.cpp -c {to}){more}"
+        if isinstance(rope.scaling, frequencies.DynamicNTKScaling) and to > trained:
+            advice = (
+                f"dynamic NTK reaches: transformers and lmdeploy (--session-len {to}) compute its frequencies from "
+            )
+            advice += f"each length; for other engines, from_config(..., seq_len={to}).to_config writes settings"
+        raise wrong_value(f"to must be greater than {which}, {longest}; got {to}, which {advice}")
     return trained, to
 
 
@@ -344,9 +341,10 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
     cost = f"{found.changed} of {it.pairs} frequencies change too{scores}" if found.changed else scores[2:]
     of_what = f"for {found.model_type}" if found.model_type else "for this GGUF file" if found.engines else ""
     engines = f"{of_what}: {', '.join(found.engines) or 'none whose source was read'}"
-    is_usual = choice.rope is not None and is_written(choice.rope, "vllm", may_be_unknown=True)
-    usual = "vllm" if is_usual else "gguf"  # whose metadata may have any factors
-    program = usual if usual in found.engines or not found.engines else found.engines[0]
+    # GGUF metadata may have any factors.
+    usual = [name for name in ("vllm", "gguf") if choice.rope and is_written(choice.rope, name, may_be_unknown=True)]
+    programs = found.engines if found.engines and not {*usual[:1]} & {*found.engines} else usual
+    then = [("next", f"rope-xp extend ... --rule {found.rule} --for {name} prints settings") for name in programs[:1]]
     return [
         ("rule", f"{found.rule} ({choice.kept} of {it.pairs} pairs are kept, {choice.new_angles} get new angles)"),
         *([("window", f"{found.windowed} need no rule (explain says why)")] if found.windowed else ()),
@@ -354,7 +352,7 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
         ("fine-tuning", found.fine_tuning),
         ("engines", engines if of_what else "not known, because no config names the model type"),
         ("quality", f"try it at {it.to:,} tokens: no formula says how good it is"),
-        ("next", f"rope-xp extend ... --rule {found.rule} --for {program} prints settings"),
+        *then,
     ]
 
 

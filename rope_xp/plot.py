@@ -116,8 +116,8 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
         The embeddings to draw, by their labels. Both lists of LongRoPE are drawn, unless the embedding is for a length.
     context : int, optional
         A length in tokens to mark. The trained length is marked if the embeddings state one; of scaled embeddings, it
-        is the length before scaling, and the length with scaling is marked, too. A length of one embedding has the
-        colour of its line.
+        is the length before scaling, and the length with scaling is marked, too. A length that only one
+        embedding has is drawn in the colour of its line.
     ax : matplotlib.axes.Axes, optional
         Where to draw. The default is a new figure.
 
@@ -258,7 +258,7 @@ def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -
     The error at a position is the largest so far, among 2,000 positions or fewer.
 
     Exact phases are those of this library. With float32 phases, position times frequency is a float32 product, as in
-    most code. With bfloat16 phases, the position is rounded to bfloat16 first, as in models that are cast to it.
+    most code. With bfloat16 phases, the position is rounded to bfloat16 first.
 
     Parameters
     ----------
@@ -303,9 +303,10 @@ def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -
 
 @public("scores")
 def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes:
-    """Draw the score of each pair against the distance, as a map: light is 1, dark is -1.
+    """Draw the score of each pair against the distance, as a map: the lighter, the higher.
 
-    The score of pair j for equal queries and keys is ``cos(distance * frequency_j)``.
+    The score of pair j for equal queries and keys is ``m**2 * cos(distance * frequency_j)``, with the attention factor
+    m.
 
     Parameters
     ----------
@@ -333,7 +334,8 @@ def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes
     rope = _only(ropes)
     ax = _axes(ax)
     angles = np.outer(_frequencies(rope).sum(0), np.arange(_at_most(18, "distance", distance) + 1))
-    image = ax.imshow(np.cos(angles), cmap=SCORES, vmin=-1, vmax=1, aspect="auto", origin="lower")
+    most = rope._scale.attention_factor**2
+    image = ax.imshow(most * np.cos(angles), cmap=SCORES, vmin=-most, vmax=most, aspect="auto", origin="lower")
     bar = ax.figure.colorbar(image, ax=ax, label="score of the pair")
     bar.ax.tick_params(length=0, labelcolor=_ink(ax), labelsize=9)
     bar.ax.yaxis.label.set(color=_ink(ax), size=9)
@@ -385,7 +387,7 @@ def sections(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
 
 @public("pair")
 def pair(ropes: Ropes, *, index: int = 0, count: int = 8, ax: Axes | None = None) -> Axes:
-    """Draw how one pair of channels turns with the position.
+    """Draw how one pair of channels turns with the position, without the attention factor.
 
     Parameters
     ----------

@@ -43,18 +43,21 @@ class Provenance:
     # the same embedding, or none.
     layer_type: str = ""
     layer: int | None = None
+    has_own_types: bool = False  # whether the config lists types of layers that are not in the pattern of the family
     sliding_window: int | None = None  # in tokens: stated, for all layers or for some
     is_windowed: bool = False  # whether all rotated layers score only keys of a window
     # In a GGUF file of the config, because its scaling needs them. llama.cpp divides frequencies by them, whatever
     # the rule is.
     tensors: tuple[str, ...] = ()
+    is_yarn: bool = False  # whether that file has YaRN
     architecture: str = ""  # of the GGUF file that was read
     served: int | None = None  # the longest sequence of an engine, in tokens, if its flags say it
+    for_all_lengths: bool = False  # whether the engine has one list of LongRoPE for all sequences
 
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""
-        of_family = ("model_type", "is_latent", "base_key", "file_type", "path", "architecture", "tensors")
-        of_layers = ("layer_type", "layer", "sliding_window", "is_windowed")
+        of_family = ("model_type", "is_latent", "base_key", "file_type", "path", "architecture", "tensors", "is_yarn")
+        of_layers = ("layer_type", "layer", "has_own_types", "sliding_window", "is_windowed")
         return Provenance(**{name: getattr(self, name) for name in of_family + of_layers})
 
     @property

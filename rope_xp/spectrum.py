@@ -148,6 +148,8 @@ def lengths_of(rope: Embedding, trained_length: int | None = None) -> Lengths:
             extended = trained
         elif isinstance(scaling, LinearScaling) and (extended is None or extended <= trained):
             extended = whole(scaling.factor * trained)
+        elif extended is not None and extended <= trained:
+            extended = None
     return Lengths(trained, extended)
 
 

@@ -90,6 +90,8 @@ def findings(path: str) -> Values:
     layout, why_layout = _layout(contents, format_, layout_of_config)
     if layout is not None and not group.format:
         why_layout += f" alone: {WITHOUT}"
+    elif layout is not None and format_ in (HUGGING_FACE, MLX):
+        why_layout += "; the files do not show in which order rows are"
     sizes, from_what, warnings = sizes_of(contents, group, embedding)
     # If an axis or a head has frequencies of its own, there is no row to compare the buffer with.
     comparable = embedding if embedding is not None and embedding._frequencies.is_single_row else None

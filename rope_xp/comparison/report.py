@@ -56,7 +56,8 @@ class Comparison(Report):
     attention_moved : float or None
         The share of attention that is on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`:
         of random queries at the last position, to 4,096 random keys at most, spread over the context, the mean of 32
-        heads, seed 0; of several axes, along that with the most. None if the two are the same, or if it is unknown.
+        heads, seed 0; of several axes, along that with the most. None if the two are the same, or if it is unknown, as
+        for latent attention, whose heads have other channels besides those of the embedding.
     context : int
         In tokens.
     tolerance : float

@@ -315,7 +315,8 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     if rounded:
         measured = [each if f.probe is None else with_own_factors(each, f.probe) for each, f in zip((one, other), both)]
         a, b = (each.map(directions) for each in measured)
-    if not is_same:  # a function does not say which scale of the softmax goes with it
+    is_part = any(each.rope is not None and each.rope._provenance.is_latent for each in (one, other))
+    if not is_same and not is_part:  # a function does not say which scale of the softmax goes with it
         scales = (one.softmax_scale, other.softmax_scale) if are_values else (1.0, 1.0)
         moved = attention_moved(a, b, scales, context, 1 if directions is None else len(directions))
         found["attention_moved"] = moved if isfinite(moved) else None

@@ -351,9 +351,10 @@ def _check_multiplier(config: LayerConfig, yarn: YarnScaling) -> None:
 def without_softmax_scale(yarn: YarnScaling) -> YarnScaling:
     """The same tables without a softmax scale, which only models with multi-head latent attention have."""
     # Source: transformers, `yarn_apply_mscale` of `modeling_deepseek_v3.py`.
-    if yarn.softmax_scale == 1.0:
+    if not yarn.mscale_all_dim:
         return yarn
-    return replace(yarn, attention_factor=yarn.resolved_attention_factor, mscale=None, mscale_all_dim=None)
+    plain, factor = replace(yarn, mscale=None, mscale_all_dim=None), yarn.resolved_attention_factor
+    return plain if plain.resolved_attention_factor == factor else replace(plain, attention_factor=factor)
 
 
 def _deepseek_yarn(yarn: YarnScaling) -> YarnScaling:

@@ -75,8 +75,8 @@ def from_config(
         The length of the sequence in tokens, for rules that depend on it (dynamic NTK, LongRoPE). The default is a
         sequence within the original length.
     layout : "half", "interleaved" or "interleaved_to_half", optional
-        It replaces the layout of the family, for checkpoints whose projections have another order, such as Meta's. With
-        it, the `model_type` may be unknown.
+        It replaces the layout of the family, for checkpoints whose projections have another order, such as Meta's. If
+        it is given, the model type may be unknown.
     compat : "transformers", optional
         Reproduce known bugs of transformers 5.18, or of 5.23 in families that are new there; see Notes.
     strict : bool

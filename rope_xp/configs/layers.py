@@ -61,7 +61,8 @@ def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str
     if layer is not None:
         return _type_at(keys, family, layer, types)
     if layer_type is None:
-        return None
+        needs_type = family.layers.by_type or nested_by(keys, family)
+        return types[0] if needs_type and len({*types}) == 1 else None
     accepted = {*types, *family.layers.by_type, *nested_by(keys, family)}
     if not accepted:
         accepted = {"full_attention", "sliding_attention"}  # all layers have the same embedding
@@ -125,6 +126,12 @@ def types_of(keys: Keys, family: Family, layer: object = None) -> list[str]:
     if family.layers.last_is_full and is_complete and types:
         return [*types[:-1], "full_attention"]
     return list(types)
+
+
+def has_own_types(keys: Keys, family: Family) -> bool:
+    """Whether the config lists types of layers that are not in the pattern of its family."""
+    given, pattern = _given_types(keys), family.layers.types
+    return bool(given) and pattern is not None and list(given) != pattern(keys.fresh(), len(given))
 
 
 def _given_types(keys: Keys) -> Any:
@@ -219,6 +226,7 @@ def window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
         key, usual = ALWAYS_WINDOWED[name]
         of_all, is_null, window = True, True, mapping.get(key, usual)
     is_known = type(window) is int and window > 0
+    of_all |= is_known and bool(all_types := types_of(keys, family)) and {*all_types} <= {*WITH_WINDOW}
     of_all |= name in WITH_ONE_WINDOW and is_known and types is None
     if name.startswith(("qwen2", "qwen3", "smollm3", "deepseek_ocr2")):  # the switch is false by default
         # Layers from `max_window_layers` on; of Qwen2-MoE, those before it; of SmolLM3, those that are not rotated.

@@ -32,6 +32,7 @@ from rope_xp.configs.keys import (
 from rope_xp.configs.layers import (
     NO_LAYER,
     LayerConfig,
+    has_own_types,
     is_rotated,
     layer_type_of,
     layers_of,
@@ -58,6 +59,7 @@ from rope_xp.configs.upstream import as_transformers, remarks_on_transformers
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.frequencies import YarnScaling
 from rope_xp.layouts import LAYOUTS
 from rope_xp.provenance import Default, Provenance, defaults_as_text, with_provenance
 from rope_xp.types import Config
@@ -148,7 +150,8 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
                 f"list of LongRoPE for all sequences; got {length}"
             )
         rope = _read_mapping(changed.mapping, choice._replace(seq_len=length), as_file)
-        return rope and with_provenance(rope, replace(rope._provenance, served=changed.served))
+        own = {"served": changed.served, "for_all_lengths": line.engine in ONE_LIST}
+        return rope and with_provenance(rope, replace(rope._provenance, **own))
 
     rope = read_as(line, remarks)
     names = {name for name, _ in line.flags}.difference(SERVING)
@@ -158,13 +161,16 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         lengths = [getattr(each, "_provenance", Provenance()).max_position_embeddings for each in (without, rope)]
         differ = None not in lengths and lengths[0] != lengths[1]
         length = ", but the length {} in place of {}".format(*lengths) if differ else ""
-        remarks.append(f"without {comma_separated(names)}, the embedding would be the same{length}")
+        if rope is None or rope.scaling is None or not differ:  # a rule may need the other length
+            remarks.append(f"without {comma_separated(names)}, the embedding would be the same{length}")
     if rope is None:
         return None
     found = rope._provenance
     source = found.format or "the config"
+    of_file = without._provenance if isinstance(without, RotaryEmbedding) else Provenance()
+    found = replace(found, is_yarn=of_file.is_yarn)
     if line.engine != "llama.cpp":  # no other engine changes anything of the GGUF file
-        found = replace(found, tensors=without._provenance.tensors if isinstance(without, RotaryEmbedding) else ())
+        found = replace(found, tensors=of_file.tensors)
     elif unchanged is not None:  # the architecture is that of the config, or any that has its rotation
         names = ("model_type", "is_latent", "base_key", "file_type", "path", "axis_names", "stated")
         of_config = {name: getattr(unchanged._provenance, name) for name in names}
@@ -237,7 +243,8 @@ def _with_provenance(rope: RotaryEmbedding | None, provenance: Provenance, stric
         raise wrong_value(f"every value must be in the config with strict=True; got {defaults}")
     if rope is None:
         return None
-    return with_provenance(rope, replace(provenance, tensors=provenance.tensors or gguf.tensors_of(rope.scaling)))
+    tensors, is_yarn = provenance.tensors or gguf.tensors_of(rope.scaling), isinstance(rope.scaling, YarnScaling)
+    return with_provenance(rope, replace(provenance, tensors=tensors, is_yarn=is_yarn))
 
 
 def _read_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
@@ -304,7 +311,9 @@ def _read_part(
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
     with misspelt_first(keys):
         rope, provenance = _read_layer(keys, family, choice)
-    if rope is None or (choice.layer is None and choice.layer_type is None):
+    if choice.layer is None and choice.layer_type is None:
+        return rope, provenance if choice.part == INDEXER else replace(provenance, layer_type="")
+    if rope is None:
         return rope, provenance
     all_layers = choice._replace(layer=None, layer_type=None)
     # Layers that do not differ after all have no type.
@@ -362,6 +371,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
         axis_names=axis_names(family, model_type, chosen.axes),
         indexer=note,
         layer_type=row_type,
+        has_own_types=has_own_types(keys, family),
         sliding_window=window,
         is_windowed=is_windowed,
     )

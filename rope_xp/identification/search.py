@@ -342,7 +342,7 @@ class Search:
     def _conclude_precision(self, precision: Precision, measured: Measured, results: np.ndarray) -> None:
         """The precision of phases; of tables if only they have so few digits, and other numbers have more."""
         angles, row = measured.angles, int(np.argmax(precision.errors))
-        error = f"{precision.errors[row]:.3g} radians"
+        error = f"{precision.errors[row]:.3g} radians, without whole turns"
         at = f"at position {angles.positions[row]:,}"
         if precision.name is None:
             self.conclude(f"angles are not positions times frequencies: {at} they are off by {error}")

@@ -92,7 +92,7 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
     if not mask.ndim:
         raise wrong_value("mask must have an axis of tokens; got none")
     if libraries.dtype_name(mask.dtype) != "bool":
-        numbers = checks.positions("mask", mask, real=False)
+        numbers = checks.positions("a mask that is not boolean", mask, real=False)
         if libraries.is_host(numbers) and (others := numbers[(numbers != 0) & (numbers != 1)]).size:
             raise wrong_value(f"mask must be 1 for tokens and 0 for padding (packed: from_lengths); got {others[0]}")
         mask = numbers != 0

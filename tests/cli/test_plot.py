@@ -133,6 +133,8 @@ def test_errors_of_phases_are_measured():
 
 
 def test_scores_and_pair_draw_cosines():
+    larger = plot.scores(PLAIN.replace(attention_factor=1.5), distance=10).images[0]
+    assert larger.get_array()[0, 0] == larger.get_clim()[1] == 2.25
     ax = plot.scores(PLAIN, distance=10)
     assert not any(line.get_visible() for line in (*ax.get_xgridlines(), *ax.get_ygridlines()))
     image = ax.images[0].get_array()

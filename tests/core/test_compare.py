@@ -535,7 +535,7 @@ def test_a_config_with_flags_is_compared_for_the_context_too(tmp_path):
         report = compare(config, config, options={"flags": flags})
         assert (report.causes, report.context) == (causes, context), flags
         assert ("only if max_trained_positions" in str(report.remarks)) == (scaling is dynamic and flags == unscaled)
-        assert ("for other lengths" in report.summary) == (scaling is dynamic and flags != follows), flags
+        assert ("for other lengths" in report.summary) == (flags != follows), flags
     plain = {**CONFIG, "model_type": "qwen3", "max_position_embeddings": 2048}
     config = {**plain, "rope_scaling": dynamic}
     report = compare(plain, config, options={"flags": follows})
@@ -633,6 +633,16 @@ def test_a_scale_of_the_softmax_goes_with_a_rule_and_not_with_its_numbers():
         plain, plain.replace(scaling=replace(SOFTMAX, original_max_position_embeddings=400_000)), context=18
     )
     assert not report.same and report.causes == ("scaling", "softmax scale")
+
+
+def test_attention_of_latent_heads_is_not_known():
+    """They have other channels, which the embedding does not know and a scale of the softmax changes, too."""
+    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_theta": 1e4, "max_position_embeddings": 16384}
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "mscale": 1.0}
+    scaled, plain = ({**config, "rope_scaling": yarn | more} for more in ({"mscale_all_dim": 1.0}, {}))
+    report = compare(scaled, plain)
+    assert report.attention_moved is None and report.causes == ("attention factor", "softmax scale")
+    assert report.largest_change == pytest.approx(0.1 * np.log(4.0))
 
 
 @pytest.mark.parametrize(

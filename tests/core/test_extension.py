@@ -74,15 +74,25 @@ def test_vllm_accepts_the_new_length_and_no_longer_one(rule, stated):
         assert rope.attention_factor == pytest.approx(np.sqrt(1 + np.log(longer) / np.log(TRAINED)))
 
 
-@pytest.mark.parametrize("factor, by_config", [(4.0, False), (8.0, True)])
-def test_engines_are_named_that_accept_a_length_of_dynamic_ntk(factor, by_config):
-    """vLLM and SGLang multiply the length of a config by the factor, and refuse longer sequences."""
-    rule = DynamicNTKScaling(factor=factor, max_position_embeddings=TRAINED, seq_len=TO)
-    with pytest.raises(ValueError, match="which needs no extension") as error:
-        PLAIN.replace(scaling=rule).extend(TO)
-    for words in (f"vLLM --max-model-len {TO}", f"SGLang --context-length {TO}"):
-        assert (words in str(error.value)) == by_config
-    assert (f"accept at most {4 * TRAINED}," in str(error.value)) != by_config
+@pytest.mark.parametrize("to, is_scaled", [(TRAINED, False), (TRAINED + 1, True), (TO, True)])
+def test_engines_are_named_that_compute_dynamic_ntk_for_a_length(to, is_scaled):
+    """Up to the trained length, nothing is scaled. vLLM, SGLang and llama.cpp do not follow the length beyond it."""
+    rule = DynamicNTKScaling(factor=4.0, max_position_embeddings=TRAINED, seq_len=TO)
+    with pytest.raises(ValueError, match=f"--session-len {to}") as error:
+        PLAIN.replace(scaling=rule).extend(to)
+    for words in (f"vLLM --max-model-len {to}", f"SGLang --context-length {to}", f"llama.cpp -c {to}"):
+        assert (words in str(error.value)) != is_scaled
+
+
+@pytest.mark.parametrize("factor, to", [(1.0, 8192), (2.0, 20_000)])
+def test_a_length_that_the_config_does_not_state_must_be_set(factor, to):
+    """The engines refuse it, or read it as the end of the text: what flags say about it shows that."""
+    config = {"model_type": "llama", "head_dim": 128, "max_position_embeddings": TRAINED}
+    config |= {"rope_scaling": {"rope_type": "linear", "factor": factor}} if factor > 1 else {}
+    with pytest.raises(ValueError, match=f"set max_position_embeddings, now {TRAINED}, to it"):
+        from_config(config).extend(to, trained_length=4 * TRAINED)
+    for flags in (f"vllm serve m --max-model-len {to}", f"sglang --context-length {to}", f"llama-server -c {to}"):
+        assert from_config(config, flags=flags)._provenance.remarks
 
 
 @pytest.mark.parametrize("before, after", list(product(RULES, RULES)))

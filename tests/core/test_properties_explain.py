@@ -82,6 +82,7 @@ def test_bands_and_lengths_are_those_of_the_formulas(value, context):
         assert f"Each rotated pair completes a turn within {trained:,} tokens." in text
     else:
         assert f"{len(first)} of {len(freqs)} pairs complete no turn within {trained:,} tokens" in text
+        assert f"showed only their angles below that of position {trained:,}." in text
         start, within = min(report.unseen_from.values()), f"Within a context of {context:,} tokens"
         length = None
         if isinstance(rope.scaling, DynamicNTKScaling):
@@ -91,10 +92,10 @@ def test_bands_and_lengths_are_those_of_the_formulas(value, context):
             length = original if (rope.scaling.seq_len or 0) <= original else None
         if length is not None:  # longer sequences have other frequencies
             reached = sum(position < length for position in report.unseen_from.values())
-            assert f"{length:,} tokens, {f'{reached} pairs have' if reached else 'no pair has'} angles" in text
+            assert f"{length:,} tokens, {f'{reached} pairs have' if reached else 'no pair has'} others" in text
             return
-        assert f"{within}, {f'{reached} pairs have such' if reached else 'no pair has'} angles" in text
-        assert f"did not show{' ' if reached else '. In causal attention, they '}begin at position {start:,}" in text
+        assert f"{within}, {f'{reached} pairs have them' if reached else 'no pair has others'}." in text
+        assert f"{'Others' if reached else 'They'} begin at position {start:,}" in text
 
 
 def extent(numbers):

@@ -28,6 +28,7 @@ from rope_xp import (
     from_config,
 )
 from rope_xp.configs import engines
+from rope_xp.configs.writers.mlx import BY_PATTERN
 from rope_xp.provenance import Provenance, with_provenance
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -218,6 +219,13 @@ def test_the_kept_table_is_that_of_this_version(name, inner):
 def test_every_class_is_in_the_table_or_the_reason_is_known():
     models = {title.partition(":")[0] for title in TABLE.readings}
     assert models == {*mlx_models.names(FOLDER), *mlx_models.remapped(FOLDER)} - mlx_models.NOT_BUILT.keys()
+
+
+def test_which_classes_count_layers_by_a_pattern():
+    """Their sources name the pattern, and no types of layers."""
+    sources = {path.stem: path.read_text() for path in (FOLDER / "models").glob("*.py")}
+    found = {name for name, text in sources.items() if "sliding_window_pattern" in text and "layer_types" not in text}
+    assert found == {*BY_PATTERN}
 
 
 def test_the_matrix_is_that_of_a_call():

@@ -32,6 +32,13 @@ def test_rows_are_chosen_under_jit_and_differentiated():
     check_grads(lambda *both: call(x, both, where)[:, :3], sincos, order=1, modes=("rev",), atol=1e-2, rtol=1e-2)
 
 
+def test_packed_rows_of_as_many_tokens_as_int32_has():
+    """Only their shape is computed: they would take 8 GB."""
+    for make in (positions.from_lengths, lambda sizes, like: positions.from_cu_seqlens([0, *sizes], like=like)):
+        found = jax.eval_shape(lambda make=make: make([2**31 - 1], like=jnp.zeros(1)))
+        assert (found.shape, found.dtype) == ((2**31 - 1,), jnp.int32)
+
+
 def test_no_table_is_baked_into_the_program():
     rope = RotaryEmbedding(head_dim=128, layout="half", base=500_000.0)
     for dtype in (jnp.float32, jnp.bfloat16):

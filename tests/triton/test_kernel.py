@@ -135,6 +135,10 @@ def test_computed_tables_are_exact(integer, dtype, bound):
     for result, table, truth in zip((found[:, 7:], found[:, :7]), host, truths, strict=True):
         assert np.all(np.abs(NUMPY(result) - truth) <= bound + cut)
         np.testing.assert_array_equal(NUMPY(result), NUMPY(table))
+    if dtype == torch.float32:  # that of the kernel for tables
+        program = kernel.prepare_tables(given.to(DEVICE), frequencies, 1.0)
+        for made, table in zip(program.run(given.to(DEVICE)), host, strict=True):
+            np.testing.assert_array_equal(NUMPY(made), NUMPY(table))
 
 
 def test_there_is_no_program_where_a_launch_is_not_all():

@@ -21,6 +21,7 @@ from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.configs.writers.limits import longrope_factor
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import Llama3Scaling, ProportionalScaling, Scaling, geometric
+from rope_xp.frequencies.by_factor import ntk_base
 from rope_xp.types import Values
 
 
@@ -248,7 +249,10 @@ def gguf_metadata_as_config(keys: Keys) -> tuple[Values, Family]:
     base = checks.at_least(metadata.key(gguf.BASE), metadata.read_base(gguf.BASE, 10_000.0), 1.0)
     alpha = metadata.read_if_used(ALPHA, 0.0, 1.0)
     if alpha:  # llama.cpp then computes another base when it reads the file
-        base *= checks.positive(metadata.key(ALPHA), alpha) ** (head_dim / (head_dim - 2))
+        try:
+            base = ntk_base(base, checks.positive(metadata.key(ALPHA), alpha), head_dim)
+        except OverflowError:
+            raise wrong_value(f"{metadata.key(ALPHA)} must give a finite base; got {alpha}") from None
     config = {
         LATENT if metadata.is_latent else "head_dim": head_dim,
         "max_position_embeddings": metadata.read_first(gguf.LENGTH),

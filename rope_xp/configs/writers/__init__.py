@@ -74,8 +74,8 @@ TARGETS = {
 FOLLOWING_LENGTH: tuple[str, ...] = ("transformers", "transformers4", "mlx", "axolotl", "lmdeploy")
 # Programs for which nothing can be written, and why.
 REFUSED = {
-    "ollama": "its options have no key for RoPE; a GGUF file that has the rule needs none, see "
-    'to_config("gguf", architecture=...)',
+    "ollama": "its options have no key for RoPE; a GGUF file that has the rule needs none: "
+    'to_config("gguf", architecture=...) writes its metadata, if it can have the rule',
     "llama-factory": "its rope_scaling names only a rule; it replaces the rotary block, with factor = "
     "ceil(model_max_length / trained length) and without other keys. Write them into config.json, see "
     'to_config("transformers"), and leave rope_scaling out',

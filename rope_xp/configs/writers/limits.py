@@ -38,7 +38,7 @@ def require_only(rope: Embedding, target: str, *accepted: str) -> None:
     }
     names = ", ".join(name for name, is_set in found.items() if is_set and name not in accepted)
     if names:
-        raise wrong_value(f"the embedding must be expressible in {target}; got {names}")
+        raise wrong_value(f"the embedding must have only what to_config writes for {target}; got {names}")
 
 
 def require_text(rope: Embedding, target: str) -> None:

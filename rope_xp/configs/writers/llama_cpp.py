@@ -134,9 +134,15 @@ def lmstudio_keys(rope: Embedding, options: Options) -> Values:
         raise wrong_value(f"{name} must be in the GGUF file for {target}; got {getattr(rope, name)}")
     require_attention_factor(rope)
     _require_no_tensors(_file(rope, options, are_flags=True), rope, f"keys of {target}")
-    scale = {} if rule is None else {"ropeFrequencyScale": 1.0 / rule.factor}
+    if rope._provenance.is_yarn:
+        raise wrong_value(
+            f"scaling must be that of the GGUF file in {target}, whose keys do not end its YaRN; got "
+            f"{'none' if rope.scaling is None else rope.scaling.describe()}: write it into config.json, and convert "
+            "the checkpoint anew"
+        )
+    scale = 1.0 if rule is None else 1.0 / rule.factor  # 1 ends a linear scaling of the file
     length = {} if options.length is None else {"contextLength": options.length}
-    return {"ropeFrequencyBase": base, **scale, **length}
+    return {"ropeFrequencyBase": base, "ropeFrequencyScale": scale, **length}
 
 
 def _file(rope: Embedding, options: Options, are_flags: bool) -> File:

@@ -31,6 +31,8 @@ from rope_xp.sections import Sections
 from rope_xp.types import Embedding, Values
 
 TARGET = "MLX"
+# Model types whose classes find the layers with a window by `sliding_window_pattern`, and do not read `layer_types`.
+BY_PATTERN = ("cohere2", "exaone4", "gemma3_text", "plamo3")
 # The last names of keys that classes read, by what they say.
 BASES = (
     *("rope_theta", "rope_local_base_freq", "swa_rope_theta", "rope_local_theta", "compress_rope_theta"),
@@ -51,6 +53,11 @@ def mlx_keys(rope: Embedding, options: Options) -> Values:
     if not names and origin.file_type:
         engines.warn(
             f"{table.name} has no class for model type {origin.file_type!r}: whether MLX reads these keys is not known"
+        )
+    if origin.has_own_types and origin.model_type in BY_PATTERN:
+        engines.warn(
+            f"{table.name} does not read layer_types for model type {origin.model_type!r}: it counts layers by "
+            "sliding_window_pattern, so other layers get these keys than in the config"
         )
     if not names:
         usual = table.readings[USUAL]

@@ -26,7 +26,7 @@ from rope_xp.configs.writers.limits import (
     unread,
     unsupported,
 )
-from rope_xp.configs.writers.transformers import keys_of_sections, rotated_fraction
+from rope_xp.configs.writers.transformers import keys_of_sections, rope_parameters, rotated_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import (
     DynamicNTKScaling,
@@ -101,7 +101,8 @@ def _sglang_rule(rope: Embedding, is_latent: bool) -> Rule:
     if isinstance(rule, LongRopeScaling):
         require_half(rope, SGLANG)
         # Without them, SGLang computes the attention factor from the length of the config.
-        factors = dict.fromkeys(("short_mscale", "long_mscale"), rope.attention_factor)
+        block = rope_parameters(rope, SGLANG)
+        factors = {name: block.get(name, rope.attention_factor) for name in ("short_mscale", "long_mscale")}
         return "longrope", {**parameters(rule, "short_factor", "long_factor", ORIGINAL), **factors}, {}
     if isinstance(rule, DynamicNTKScaling):
         require_length_of_config(rule, SGLANG)

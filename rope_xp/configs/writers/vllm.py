@@ -36,8 +36,11 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
         )
     require_layers(rope, "vllm", "all")  # one block for all layers, unlike the nested ones of `flags_of_types`
     flags = _flags(_keys(rope, table, reading), reading.path, options.length)
-    if options.length is None and isinstance(rope.scaling, LongRopeScaling) and rope.scaling.is_long:
-        return [*flags, "--max-model-len", str(rope.scaling.seq_len)]  # which chooses the list
+    rule = rope.scaling
+    if options.length is None and isinstance(rule, LongRopeScaling) and rule.short_factor != rule.long_factor:
+        # The length chooses the list.
+        length = rule.seq_len if rule.is_long else rule.original_max_position_embeddings
+        return [*flags, "--max-model-len", str(length)]
     return flags
 
 
