@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rope_xp.arrays import checks
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import missing_package, public, wrong_type, wrong_value
+from rope_xp.explanation import is_windowed
 from rope_xp.frequencies import LongRopeScaling
 from rope_xp.identification.behaviour import frequencies_of
 from rope_xp.identification.precision import COARSE_BITS, rounded_to
@@ -116,8 +117,8 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
         The embeddings to draw, by their labels. Both lists of LongRoPE are drawn, unless the embedding is for a length.
     context : int, optional
         A length in tokens to mark. The trained length is marked if the embeddings state one; of scaled embeddings, it
-        is the length before scaling, and the length with scaling is marked, too. A length that only one
-        embedding has is drawn in the colour of its line.
+        is the length before scaling, and the length with scaling is marked, too; of layers that all have a window, the
+        window. A length that only one embedding has is drawn in the colour of its line.
     ax : matplotlib.axes.Axes, optional
         Where to draw. The default is a new figure.
 
@@ -552,6 +553,8 @@ def _lengths(ropes: Mapping[str, RotaryEmbedding], context: int | None) -> dict[
         if is_scaled(rope):
             with_scaling = "stated length" if trained is None else "length with scaling"
             names = {"trained length before scaling": trained, with_scaling: extended}
+        if is_windowed(rope, trained):
+            names = {"window": rope._provenance.sliding_window}
         for name, length in names.items():
             if length:
                 of_length, owners = found.setdefault(length, ([], []))

@@ -64,6 +64,10 @@ def test_wavelengths_are_those_of_the_formula_and_lengths_are_marked():
     marks = {8192: "trained length before scaling", 65_536: "length with scaling", 131_072: "context"}
     assert [text.get_text() for text in ax.texts] == [f"{name}, {length:,}" for length, name in marks.items()]
     assert [line.get_ydata()[0] for line in ax.lines if len(line.get_ydata()) == 2] == [*marks]
+    config = {"model_type": "gemma3_text", "head_dim": 64, "sliding_window": 512, "max_position_embeddings": 32_768}
+    types = ("full_attention", "sliding_attention")
+    ax = plot.wavelengths({each: from_config(config, layer_type=each) for each in types})
+    assert [text.get_text() for text in ax.texts] == ["window, 512", "trained length, 32,768"]
 
 
 def test_colours_fit_the_page():
