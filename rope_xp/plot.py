@@ -117,8 +117,8 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
         The embeddings to draw, by their labels. Both lists of LongRoPE are drawn, unless the embedding is for a length.
     context : int, optional
         A length in tokens to mark. The trained length is marked if the embeddings state one; of scaled embeddings, it
-        is the length before scaling, and the length with scaling is marked, too; of layers that all have a window, the
-        window. A length that only one embedding has is drawn in the colour of its line.
+        is the length before scaling, and the length with scaling is marked, too; of layers with windows alone, the
+        window. A length of only one embedding has the colour of its line.
     ax : matplotlib.axes.Axes, optional
         Where to draw. The default is a new figure.
 
@@ -306,8 +306,7 @@ def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -
 def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes:
     """Draw the score of each pair against the distance, as a map: the lighter, the higher.
 
-    The score of pair j for equal queries and keys is ``m**2 * cos(distance * frequency_j)``, with the attention factor
-    m.
+    The score of pair j for equal queries and keys is ``m**2 * cos(distance * frequency_j)``; m is the attention factor.
 
     Parameters
     ----------

@@ -41,10 +41,9 @@ class Comparison(Report):
         Why they differ, most likely first: "axis", "layout", "sincos order", "direction", "width", "base",
         "attention factor", "scaling", "offset", "sections", "decay", "phase precision", "frequencies" (they differ, and
         nothing of the above explains it), "softmax scale", "rotation" (one of the two does not rotate), "length" (a
-        function has no result at a position below `context`, and not because its phases are too large for float16),
-        "calls" (results of a function depend on something else
-        than the channels and the position of a row), "state" (a function keeps positions of an earlier call) or
-        "unknown". If `same` is true, a cause that acts only at or beyond `context` is named, too.
+        function has no result at a position below `context`, and not because of float16 phases), "calls" (results of a
+        function depend on something else than the channels and the position of a row), "state" (a function keeps
+        positions of an earlier call) or "unknown". If `same` is true, causes that act only from `context` on are named.
     first_position : int or None
         The first position below `context`, of those that were tried, at which a unit score changes by more than 1 %.
     scores_are_same : bool or None
@@ -56,8 +55,7 @@ class Comparison(Report):
     attention_moved : float or None
         The share of attention that is on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`:
         of random queries at the last position, to 4,096 random keys at most, spread over the context, the mean of 32
-        heads, seed 0; of several axes, along that with the most. None if the two are the same, or if it is unknown, as
-        for latent attention, whose heads have other channels besides those of the embedding.
+        heads, seed 0; of several axes, along that with the most. None if the two are the same, and for latent heads.
     context : int
         In tokens.
     tolerance : float

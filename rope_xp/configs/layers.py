@@ -129,7 +129,6 @@ def types_of(keys: Keys, family: Family, layer: object = None) -> list[str]:
 
 
 def has_own_types(keys: Keys, family: Family) -> bool:
-    """Whether the config lists types of layers that are not in the pattern of its family."""
     given, pattern = _given_types(keys), family.layers.types
     return bool(given) and pattern is not None and list(given) != pattern(keys.fresh(), len(given))
 
