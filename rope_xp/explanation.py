@@ -302,7 +302,6 @@ def sequences_of(rope: Embedding) -> Sequences:
 
 
 def _length_dependent(rope: Embedding, context: int | None) -> str:
-    """A rule whose frequencies depend on the length of the sequence, so that cached keys become wrong."""
     sequences = sequences_of(rope)
     if sequences == Sequences():
         return ""

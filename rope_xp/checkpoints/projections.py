@@ -21,7 +21,7 @@ KEYS = {
         *("num_key_value_heads", "n_kv_heads", "num_query_groups", "multi_query_group_num"),
         "attention.head_count_kv",
     ),
-    "head_dim": ("head_dim", "kv_channels", "attention.key_length"),
+    "head_dim": ("attention_head_dim", "head_dim", "kv_channels", "attention.key_length"),
     "hidden_size": ("hidden_size", "n_embd", "dim", "d_model", "embedding_length"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "block_count"),
 }
@@ -60,9 +60,10 @@ ROLES: dict[str, tuple[str, str]] = {
     "self_attention.linear_qkv": (MEGATRON, "qkv"),
     "self_attention.q_layernorm": (MEGATRON, "q_norm"),
     **{f"attn_{role}": (GGUF, role) for role in ("q", "k", "qkv", "q_norm", "q_a")},
+    **{f"{name}.o_proj": (HUGGING_FACE, "o") for name in OF_ATTENTION},
     "attn_kv_a_mqa": (GGUF, "kv_a"),
 }
-OTHER_PARTS = ("vision", "visual", "image", "audio", "speech", "vit", "img", "mtp", "codec", "protein", "dit")
+OTHER_PARTS = ("vision", "visual", "image", "video", "audio", "speech", "vit", "img", "mtp", "codec", "protein", "dit")
 MAX_LAYERS = 16_384
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
@@ -101,19 +102,25 @@ class Group:
         return {shape[0]: name for shape, name in reversed(self.shapes[role].items()) if len(shape) == axes}
 
     @property
+    def queries(self) -> int | None:
+        """The outputs for queries, without those for gates, of which the next projection has no columns."""
+        rows, columns = self.rows("q"), {shape[1] for shape in self.shapes["o"] if len(shape) == 2}
+        return rows // 2 if rows and columns == {rows // 2} else rows
+
+    @property
     def is_latent(self) -> bool:
         return not self.names.keys().isdisjoint(("kv_a", "q_a"))
 
     @property
     def example(self) -> str:
-        return next(self.names[role] for role in ("q", "qkv", "kv_a", "q_a", "k", "q_norm") if role in self.names)
+        return next(self.names[role] for role in ("q", "qkv", "kv_a", "q_a", "k", "q_norm", "o") if role in self.names)
 
     def add(self, name: str, place: Place, tensor: Tensor | None, mlx: bool) -> None:
         if place.layer is not None:
             self.layers.add(place.layer)
         format_, role = ROLES.get(place.inner, ("", ""))
         if place.inner == "self_attention.query_key_value" and "language_model" in place.prefix:
-            format_ = MEGATRON
+            format_ = MEGATRON if place.prefix.endswith(".layers") else HUGGING_FACE
         if not format_ or (place.layer is None and format_ != MEGATRON):
             return
         self.format = self.format or format_
@@ -150,7 +157,8 @@ def main_group(tensors: Mapping[str, Tensor | None], mlx: bool) -> Group:
             groups.setdefault(place.prefix, Group(place.prefix)).add(name, place, tensor, mlx)
     found = [group for group in groups.values() if group.format]
     text = [group for group in found if not is_of_other_part(group.prefix)]
-    return max(text or found, key=lambda group: len(group.layers), default=Group(""))
+    decoders = [group for group in text if "decoder" in group.prefix.split(".")]
+    return max(decoders or text or found, key=lambda group: len(group.layers), default=Group(""))
 
 
 def _place(name: str) -> Place | None:
@@ -234,15 +242,16 @@ def _of_latent(config: Config, where: str) -> dict[str, Found]:
 
 def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
     """Sizes that the config does not state, each from the first shapes that say it."""
-    q, k, qkv, norm = (group.rows(role) for role in ("q", "k", "qkv", "q_norm"))
+    q, (k, qkv, norm) = group.queries, (group.rows(role) for role in ("k", "qkv", "q_norm"))
     heads, hidden, name_of = _known(found, "heads"), _known(found, "hidden_size"), group.names.get
+    of_queries = f"{q} rows of {name_of('q')}" + " without gates" * (q != group.rows("q"))
     _add(found, "head_dim", None if norm == q else norm, f"{norm} values in {name_of('q_norm')}")
-    _add(found, "head_dim", _quotient(q, heads), f"{q} rows of {name_of('q')} / {heads} heads")
+    _add(found, "head_dim", _quotient(q, heads), f"{of_queries} / {heads} heads")
     if _quotient(qkv, _quotient(hidden, heads)):
         words = f"hidden size {hidden} / {heads} heads, and {qkv} rows of the projections"
         _add(found, "head_dim", _quotient(hidden, heads), words)
     width = _known(found, "head_dim")
-    _add(found, "heads", _quotient(q, width), f"{q} rows of {name_of('q')} / head dim {width}")
+    _add(found, "heads", _quotient(q, width), f"{of_queries} / head dim {width}")
     _add(found, "kv_heads", _quotient(k, width), f"{k} rows of {name_of('k')} / head dim {width}")
     if ".attention.query_key_value." in name_of("qkv", ""):
         _add(found, "kv_heads", heads or None, "as many as heads, as in GPT-NeoX")
@@ -266,7 +275,6 @@ def _quotient(number: int | None, divisor: int | None) -> int | None:
 
 
 def _add_defaults(found: dict[str, Found], config: Config, group: Group, where: str) -> None:
-    """Sizes that follow from others, if no shape says them."""
     heads, hidden = _known(found, "heads"), _known(found, "hidden_size")
     if heads and not any(group.rows(role) for role in ("q", "k", "qkv")):
         if not group.is_latent:
@@ -289,13 +297,13 @@ def _conclusions(found: Mapping[str, Found], config: Config, group: Group) -> li
 
 def _why_not(group: Group) -> str:
     if not group.format:
-        return "no config states it, and no tensor has a known name"
-    q, k, qkv = (group.rows(role) for role in ("q", "k", "qkv"))
+        return "no config that was read states it, and no tensor has a known name"
+    q, k, qkv = group.queries, group.rows("k"), group.rows("qkv")
     if q and k:
-        ratio = f", {q // k} heads for each key-value head" if q % k == 0 else ""
-        return f"no config states it; the projections have {q} rows of queries and {k} of keys{ratio}"
+        ratio = f", {q // k} head{'s' * (q > k)} for each key-value head" if q % k == 0 else ""
+        return f"no config that was read states it; the projections have {q} rows of queries and {k} of keys{ratio}"
     if qkv:
-        return f"no config states it; the fused projection has {qkv} rows"
+        return f"no config that was read states it; the fused projection has {qkv} rows"
     packed = f"; the projections are packed ({', '.join(sorted(group.packed)[:3])})" if group.packed else ""
     return f"neither a config nor shapes say it{packed}"
 

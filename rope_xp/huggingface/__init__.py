@@ -68,7 +68,7 @@ def patch(model: Model) -> Model:
 
     With LongRoPE and dynamic NTK the frequencies depend on the length. A call of such a model raises ValueError if the
     config has other ``rope_parameters`` than when the model was patched. A state dict with other frequencies raises
-    RuntimeError; among the models of transformers, only ESM saves its frequencies.
+    RuntimeError; few models save their frequencies, such as ESM.
 
     A patched model reproduces the known bugs of the installed transformers; see ``compat`` of `rope_xp.from_config`.
     There is one exception: dynamic NTK uses the largest position of each call and does not depend on earlier calls.

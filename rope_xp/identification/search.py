@@ -127,6 +127,13 @@ class Search:
         tested_below = (self.report.longest or 0) + 1
         tried = min(CONFIRMED_BELOW, tested_below)
         unlike = first_unlike(self.probe, behaviour, tried)
+        # Few positions may not show that phases are rounded.
+        if unlike is not None and behaviour.precision == "exact" and self.probe.roundoff >= ROUNDOFF["float32"]:
+            rounded = first_unlike(self.probe, behaviour._replace(precision="float32"), tried)
+            if rounded is None:
+                words = f"phases have the precision of float32: at position {unlike:,}, the result is not that of exact"
+                self.conclude(f"{words} ones", precision="float32")
+            unlike = rounded
         if unlike is not None:
             self.conclude(f"at position {unlike:,}, the result is not that of the value that the angles give")
         elif self.report.rope is not None:

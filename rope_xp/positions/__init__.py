@@ -7,16 +7,16 @@
 
 All functions are pure. If there are several position axes, they come first: "axes *batch seq".
 
-The dtype of the result is int32. It is int64 if an array of starts, lengths or coordinates is int64, and float32 if
-coordinates or times are real numbers.
+The dtype of the result is int32. It is int64 if an array of starts is int64, or one of lengths or coordinates that is
+not NumPy's; and float32 if coordinates or times are real numbers.
 
 The library and device of the result are those of `like`; without `like`, those of the array argument; without arrays,
 NumPy. NumPy positions work with any `x`. Under jit, pass `like`: NumPy positions become constants of the program.
 
 Python numbers and NumPy arrays are checked, and so are lengths and boundaries in eager PyTorch tensors on the CPU. The
-values of other arrays are never read. For them, positions stop at the greatest integer of their dtype, and you must
-make sure that `cu_seqlens` starts with 0, never decreases and ends with `total`, that a rank is less than the number of
-ranks, and that packed sequences can be split evenly.
+values of other arrays are never read. For them, positions stop at the greatest integer of their dtype, those of grids
+wrap around, and you must make sure that `cu_seqlens` starts with 0, never decreases and ends with `total`, that a rank
+is less than the number of ranks, and that packed sequences can be split evenly.
 """
 
 from rope_xp.positions.grids import augment, grid, join, normalized

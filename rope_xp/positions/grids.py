@@ -23,8 +23,10 @@ Muse Glimmer, before cells are ordered by window: (w, h) from 1
     ``join(*(grid(*thw, start=1, axes=(2, 1)) for thw in grid_thw))``
 Pixtral, Mistral Small 3: images of (h, w)
     ``join(*(grid(*hw) for hw in sizes))``
-MLCD (after a class token with learned angles), DUSt3R, CroCo, VGGT, EVA: (h, w)
+MLCD (after a class token with learned angles), DUSt3R, CroCo, EVA: (h, w)
     ``grid(h, w)``
+VGGT: n camera and register tokens, then (h, w) from 1
+    ``join(n, grid(h, w, start=1))``
 Gemma 4: (x, y), padded to n
     ``join(grid(h, w, axes=(1, 0)), total=n, padding=-1)``
 Llama 4: (x, y) from 1, then the class token
@@ -154,9 +156,9 @@ def grid(
     Returns
     -------
     array, "axes cells"
-        Position of each cell, one row for each position axis. If all arguments are integers, the dtype is int32, or
-        int64 if coordinates are an int64 array of a library other than NumPy. Otherwise it is float32. Float positions
-        are rounded only once if sizes and coordinates are known on the host.
+        Position of each cell, one row for each position axis. If all arguments are integers, without `last`, the
+        dtype is int32, or int64 if coordinates are an int64 array of a library other than NumPy. Otherwise it is
+        float32. Float positions are rounded only once if sizes and coordinates are known on the host.
 
     Raises
     ------
@@ -302,6 +304,9 @@ def join(
     array([[ 0,  0, -1, -1],
            [ 0,  1, -1, -1]], dtype=int32)
     """
+    checks.integer("padding", padding)
+    if not -(2**31) <= padding < 2**31:
+        raise wrong_value(f"padding must fit in int32; got {padding}")
     arrays = _array_parts(parts, like)
     xp, remaining = libraries.namespace(arrays[0]), iter(arrays)
     dtype = _widest_dtype(xp, arrays)
@@ -312,9 +317,6 @@ def join(
         missing = checks.count("total", total) - tokens
         if missing < 0:
             raise wrong_value(f"total must be at least {tokens}, the number of tokens of the parts; got {total}")
-        checks.integer("padding", padding)
-        if not -(2**31) <= padding < 2**31:
-            raise wrong_value(f"padding must fit in int32; got {padding}")
         rows.append(_constant(padding, missing, arrays[0]))
     return xp.concat([libraries.astype(row, dtype) for row in rows], axis=-1)
 

@@ -158,7 +158,6 @@ def positions_with_grids(
 
 
 def _runs_with_grids(types: Integers, grids: dict[int, Iterator[Grid]]) -> Iterator[int | TimedGrid]:
-    """The runs of one row: numbers of tokens, and the next grids."""
     for kind, _, tokens in runs_of_types(types):
         if kind not in grids:
             yield tokens
@@ -260,6 +259,8 @@ def host_array(name: str, values: object, kinds: str, axes: tuple[int, ...]) -> 
         raise wrong_type(f"{name} must be {wanted}; got {array.dtype}")
     if array.ndim not in axes:
         raise wrong_value(f"{name} must have {' or '.join(map(str, axes))} axes; got shape {array.shape}")
+    if array.dtype == np.uint64 and array.max() >= 2**63:
+        raise wrong_value(f"{name} must fit in int64; got {array.max()}")
     return array if array.dtype.kind in "bf" else array.astype(np.int64)
 
 

@@ -33,7 +33,7 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
     Returns
     -------
     array, "seq" or "batch seq", with `axes` "axes seq" or "axes batch seq"
-        Positions in tokens: int32, or int64 if `offset` is an int64 array.
+        Positions in tokens: int32, or int64 if `offset` is an int64 or uint32 array.
 
     Raises
     ------
@@ -363,7 +363,7 @@ def _bits(x: Array) -> int:
 def _check_fits(name: str, lowest: int, highest: int, seq: int, bits: int = 32) -> None:
     """Positions from `lowest` to `highest + seq - 1` must fit in integers of `bits` bits."""
     # Symbolic lengths and offsets of 0 are not compared: that would limit the length of an exported program.
-    last = highest + seq - 1 if isinstance(seq, int) and highest else highest
+    last = highest + max(seq - 1, 0) if isinstance(seq, int) and highest else highest
     if isinstance(lowest, int) and not (lowest >= -(2 ** (bits - 1)) and last < 2 ** (bits - 1)):
         raise wrong_value(f"positions must fit in int{bits}; got {name}={highest} and {seq} tokens")
 
@@ -397,7 +397,7 @@ def _library_of_integer(each: Array) -> str:
 
 def _require_fit(tokens: int, bits: int = 32) -> None:
     if tokens >= 1 << (bits - 1):
-        raise wrong_value(f"positions must fit in int{bits}; got {tokens} tokens")
+        raise wrong_value(f"numbers of tokens must fit in int{bits}; got {tokens}")
 
 
 def _from_host(boundaries: list[int], like: Array | None) -> Array:

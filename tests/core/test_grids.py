@@ -188,6 +188,7 @@ FAMILIES = {
     "Muse Glimmer": lambda: cells_of_images(1, [2, 1]) + 1,
     "Pixtral": lambda: beside(*(cells(range(h), range(w)) for h, w in N["sizes"])),
     "MLCD": lambda: cells(HEIGHT, WIDTH),
+    "VGGT": lambda: beside(text(5, 0, 0), cells(HEIGHT, WIDTH) + 1),
     "Gemma 4": lambda: cells(HEIGHT, WIDTH)[::-1],
     "Llama 4": lambda: beside(cells(HEIGHT, WIDTH)[::-1] + 1, [[0], [0]]),
     "SAM 2, EdgeTAM": lambda: cells(HEIGHT, WIDTH)[::-1],

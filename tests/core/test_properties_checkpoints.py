@@ -138,7 +138,7 @@ def test_without_a_config_only_what_shapes_say_is_said(model):
     heads, kv_heads, head_dim, *_ = sizes
     if len(names) == 2:
         assert f"{heads * head_dim} rows of queries and {kv_heads * head_dim} of keys" in why
-        assert f"{heads // kv_heads} heads for each key-value head" in why
+        assert f"{heads // kv_heads} head{'s' * (heads > kv_heads)} for each key-value head" in why
     else:
         assert f"the fused projection has {(heads + 2 * kv_heads) * head_dim} rows" in why
 

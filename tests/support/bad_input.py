@@ -30,6 +30,7 @@ from rope_xp.positions import (
     grid,
     join,
     normalized,
+    prompt,
     qwen2_vl,
 )
 
@@ -207,7 +208,7 @@ def builders(xp):
             r"parts must have .* same axes before it; got shapes \[\(2, 4\), \(1, 3\)\]",
         ),
         (lambda: join(1, ones, total=3), r"total must be at least 4, .*; got 3"),
-        (lambda: join(ones, total=5, padding=2**31), r"padding must fit in int32; got"),
+        (lambda: join(ones, padding=2**31), r"padding must fit in int32; got"),
         (lambda: join(ones, total=5, padding=-(2**31) - 1), r"padding must fit in int32; got -2147483649"),
         (lambda: augment(real[0, 0], numpy), r"positions must have a position axis .*; got"),
         (lambda: augment(real, numpy, shift=-0.1), r"shift must be at least 0; got -0.1"),
@@ -222,8 +223,10 @@ def builders(xp):
         ends = r"^consecutive: positions must fit in int64; got offset=9223372036854775806 and 3 tokens"
         values.append((lambda: consecutive(3, np.asarray([0, 2**63 - 2])), ends))
         values.append((lambda: consecutive(3, -(2**31) - 1), r"fit in int32; got offset=-2147483649"))
+        values.append((lambda: consecutive(0, 2**31), r"fit in int32; got offset=2147483648 and 0 tokens"))
     if xp.name == "numpy":
         values.append((lambda: from_cu_seqlens([1, 3]), r"start with 0.*; got \[1, 3\]"))
+        values.append((lambda: prompt([([2**63], 1, 1)]), r"must fit in int64; got 9223372036854775808"))
     else:
         values.append((lambda: context_parallel(2**32, integers[0], 2), r"fit in int32; got 4294967296 tokens"))
         values.append((lambda: from_cu_seqlens(integers), r"total must be given for a tensor or a JAX array; got None"))
@@ -236,7 +239,7 @@ def builders(xp):
                 r"seq must be at least the last boundary, 5; got 4",
             ),
             (lambda: from_lengths(-integers, 7), r"lengths must not be negative; got -3"),
-            (lambda: from_lengths(xp.array([2**31 - 1, 5], "int32"), 7), r"fit in int32; got 2147483652 tokens"),
+            (lambda: from_lengths(xp.array([2**31 - 1, 5], "int32"), 7), r"fit in int32; got 2147483652"),
             (lambda: from_lengths(integers, 7), r"total must be at least 8, the sum of lengths; got 7"),
             (lambda: context_parallel(8, 0, 2, cu_seqlens=integers), r"divisible by 2, .*; got 3 tokens in sequence 0"),
         ]
