@@ -333,6 +333,34 @@ def test_what_the_reader_of_flags_says(tmp_path):
         assert_rotate(rotary_modules(tmp_path, config, flags), rope)
 
 
+FRACTION = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+
+
+@pytest.mark.parametrize("key", FRACTION)
+@pytest.mark.parametrize(
+    "model",
+    ["llama Llama", "glm Glm", "granite Granite", "gpt_neox GPTNeoX", "phi Phi", "olmo2 Olmo2", "stablelm StableLm"],
+)
+def test_the_keys_that_a_block_of_flags_must_have(tmp_path, model, key):
+    """The reader refuses a block without them, and vLLM fails; it names others, and vLLM builds the model."""
+    name, architecture = model.split()
+    config = TINY | {"model_type": name, "architectures": [f"{architecture}ForCausalLM"], "partial_rotary_factor": 0.5}
+    block = {other: value for other, value in FRACTION.items() if other != key}
+    flags = ["--hf-overrides", json.dumps({"rope_parameters": block})]
+    read, built = ValueError, KeyError
+    try:
+        from_config(config, flags=["vllm", *flags])
+        read = None
+    except ValueError as error:
+        assert f"must have {key} with flags of vLLM" in str(error)
+    try:
+        rotary_modules(tmp_path, config, flags)
+        built = None
+    except KeyError as error:
+        assert error.args == (key,)
+    assert (read is None) == (built is None)
+
+
 @pytest.mark.parametrize("length", [100, 600, 1024])
 def test_dynamic_ntk_of_transformers_follows_the_length(tmp_path, length):
     """vLLM runs Phi with the code of transformers, which computes the frequencies of each length."""

@@ -48,6 +48,9 @@ VLLM_RULES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("yarn", "deepseek_yarn"), ("factor", ORIGINAL)),
     "longrope": ("short_factor", "long_factor", ORIGINAL),
 }
+# Model types whose classes fail in vLLM without a base, or a fraction. All that run with the code of transformers do
+# without a base.
+WITH_BASE, WITH_FRACTION = ("gpt_oss", "granite", "olmo_hybrid"), ("persimmon", "phi")
 # Keys that SGLang and older versions of vLLM read.
 MULTIPLIERS = ("attn_factor", "apply_yarn_scaling")
 # vLLM reads the sections of position axes for these rules only.
@@ -367,6 +370,8 @@ def _replace_block(part: Part, value: Config) -> None:
     drop(part.mapping, (*BLOCK_KEYS, *part.base_keys, *PARTIAL_KEYS, ORIGINAL))
 
     def completed(block: Config) -> Values:
+        if part.line.engine == "vllm":
+            _require_keys(block, part)
         found = {"rope_type": "default", "rope_theta": base, **block}
         found = part.without_type(found, block, "there is no scaling")
         if "rope_theta" not in block:
@@ -377,6 +382,20 @@ def _replace_block(part: Part, value: Config) -> None:
         return found
 
     part.mapping["rope_parameters"] = _each(value, completed) if _is_nested(value) else completed(value)
+
+
+def _require_keys(block: Config, part: Part) -> None:
+    model = part.model_type
+    needed = {
+        "rope_type": "gemma3" not in model,
+        "rope_theta": part.reading.by == "transformers" or model in WITH_BASE,
+        PARTIAL_KEYS[0]: model in WITH_FRACTION,
+    }
+    if missing := [key for key, is_needed in needed.items() if is_needed and block.get(key) is None]:
+        raise wrong_value(
+            f"rope_parameters must have {comma_separated(missing)} with flags of vLLM, which fails without for model "
+            f"type {model!r}; got {comma_separated(block) or 'none'}"
+        )
 
 
 def _is_nested(block: Config) -> bool:
