@@ -444,14 +444,14 @@ def _angles(it: "Explanation") -> Sequence[str]:
     sequences = sequences_of(it.rope)
     context = it.context if sequences.most is None else sequences.most
     reached = sum(position < context for position in unseen.values()) if context else 0
+    have = f"{reached} pair{'s have' if reached > 1 else ' has'}" if reached else "no pair has"
     within, begin = f"Within a context of {it.context:,} {unit}s", f"begin at position {first:,}{until}"
     if sequences.most is not None:  # longer ones have other frequencies
-        have = f"{reached} pairs have" if reached else "no pair has"
-        reach = f"In sequences of {sequences}, {have} others."
+        reach = f"In sequences of {sequences}, {have} larger ones."
     elif reached:
-        reach = f"Others {begin}. {within}, {reached} pairs have them."
+        reach = f"Larger angles {begin}. {within}, {have} them."
     else:
-        reach = f"{within}, no pair has others. They {begin}."
+        reach = f"{within}, {have} larger ones. Larger angles {begin}."
     return [
         *of_window,
         *([with_scaling(it.rope, it.extended_length)] if scaled else []),

@@ -112,8 +112,8 @@ def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tup
         if isinstance(rope.scaling, frequencies.DynamicNTKScaling) and to > trained:
             advice = (
                 f"dynamic NTK reaches: transformers and lmdeploy (--session-len {to}) compute its frequencies from "
+                f"each length; for others, from_config(..., seq_len={to}).to_config writes settings, or says why not"
             )
-            advice += f"each length; for other engines, from_config(..., seq_len={to}).to_config writes settings"
         raise wrong_value(f"to must be greater than {which}, {longest}; got {to}, which {advice}")
     return trained, to
 

@@ -21,7 +21,7 @@ KEYS = {
         *("num_key_value_heads", "n_kv_heads", "num_query_groups", "multi_query_group_num"),
         "attention.head_count_kv",
     ),
-    "head_dim": ("attention_head_dim", "head_dim", "kv_channels", "attention.key_length"),
+    "head_dim": ("head_dim", "attention_head_dim", "kv_channels", "attention.key_length"),
     "hidden_size": ("hidden_size", "n_embd", "dim", "d_model", "embedding_length"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "block_count"),
 }
@@ -103,9 +103,9 @@ class Group:
 
     @property
     def queries(self) -> int | None:
-        """The outputs for queries, without those for gates, of which the next projection has no columns."""
+        # Without those for gates, for which the output projection has no columns.
         rows, columns = self.rows("q"), {shape[1] for shape in self.shapes["o"] if len(shape) == 2}
-        return rows // 2 if rows and columns == {rows // 2} else rows
+        return rows // 2 if rows and columns == {rows // 2} and rows // 2 >= (self.rows("k") or 0) else rows
 
     @property
     def is_latent(self) -> bool:
@@ -123,7 +123,7 @@ class Group:
             format_ = MEGATRON if place.prefix.endswith(".layers") else HUGGING_FACE
         if not format_ or (place.layer is None and format_ != MEGATRON):
             return
-        self.format = self.format or format_
+        self.format = self.format or (format_ if role != "o" else "")
         if place.parameter == "weight" and not self.names.get(role, "").endswith(".weight"):
             self.names[role] = name
         self.names.setdefault(role, name)
@@ -157,8 +157,9 @@ def main_group(tensors: Mapping[str, Tensor | None], mlx: bool) -> Group:
             groups.setdefault(place.prefix, Group(place.prefix)).add(name, place, tensor, mlx)
     found = [group for group in groups.values() if group.format]
     text = [group for group in found if not is_of_other_part(group.prefix)]
-    decoders = [group for group in text if "decoder" in group.prefix.split(".")]
-    return max(decoders or text or found, key=lambda group: len(group.layers), default=Group(""))
+    prefixes = {group.prefix.replace("decoder", "encoder") for group in text if "decoder" in group.prefix}
+    text = [group for group in text if group.prefix not in prefixes]  # without encoders beside a decoder
+    return max(text or found, key=lambda group: len(group.layers), default=Group(""))
 
 
 def _place(name: str) -> Place | None:
@@ -185,6 +186,8 @@ def sizes_of(contents: Contents, group: Group, rope: Embedding | None) -> tuple[
     config, where = _text_config(contents), contents.config_name
     found = {size: stated for size in KEYS if (stated := _stated(config, KEYS[size], where))}
     if rope is not None:
+        if "head_dim" not in config and _known(found, "head_dim") != rope.head_dim:
+            found.pop("head_dim", None)  # that of other layers
         defaults = (f"head_dim, {each.source}" for each in rope._provenance.defaults if each.key == "head_dim")
         _add(found, "head_dim", rope.head_dim, next(defaults, f"{where}, as from_config reads it"))
     layers_stated = _known(found, "layers")

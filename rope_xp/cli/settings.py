@@ -55,7 +55,9 @@ def _with_notes(write: Callable[[], Written]) -> Settings:
 @public("convert")
 def of_config(groups: Sequence[Group], target: Target, writing: Options) -> Settings:
     if len(groups) == 1:
-        return of_rope(groups[0].rope, target, writing)
+        found = of_rope(groups[0].rope, target, writing)
+        # One group without a name has all layers.
+        return found if groups[0].name else found._replace(notes=tuple(n for n in found.notes if n != OF_CHOSEN))
     ropes = {each.name: each.rope for each in groups if each.rope is not None}
     by_type = all(each.is_type for each in groups)
     found = _with_notes(lambda: config_for_layers(ropes, target, writing, by_type))

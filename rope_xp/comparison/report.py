@@ -51,11 +51,11 @@ class Comparison(Report):
         other: small differences of both may add up. None if unknown.
     largest_change : float or None
         The largest change of a unit score at the last position, ``context - 1``. None if unknown, as within the
-        roundings of results in half precision, or where a function has no result there.
+        roundings of results in half precision, or without a result there.
     attention_moved : float or None
         The share of attention that is on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`:
         of random queries at the last position, to 4,096 random keys at most, spread over the context, the mean of 32
-        heads, seed 0; of several axes, along that with the most. None if the two are the same, and for latent heads.
+        heads, seed 0; of several axes, along that with the most. None if they are the same, unknown, or latent heads.
     context : int
         In tokens.
     tolerance : float
@@ -141,9 +141,10 @@ class Comparison(Report):
             return "The two could not be compared."
         if self.causes == ("softmax scale",):
             return "The two rotate alike, but they ask for different scales of the softmax."
-        if self.largest_change is None:
+        if self.largest_change is None and self.first_beyond_tolerance is None:
             return "The two differ."
-        none = f"no score changes by more than 1 % below position {number(self.context)}."
+        where = "at positions that were tried" if self.sample else f"below position {number(self.context)}"
+        none = f"no score changes by more than 1 % {where}."
         if self.first_beyond_tolerance is None:
             return f"The two differ, but {none}"
         where = f"At position {number(self.first_beyond_tolerance)}, scores first change by more than the tolerance"

@@ -309,7 +309,7 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
         unknown = {"phase precision"} if {"calls", "state"} & {*of_calls} else {}
         acting = tuple(cause for cause in causes if not is_same and cause not in unknown)
         return _report(one, other, (*acting, *of_calls), found)
-    found["same"] = is_same
+    found |= {"same": is_same, "scores_are_same": first_of_scores(a, b, tolerance, context) is None}
     if context < fixed["context"]:  # the last positions have no result, or were not tried
         return _report(one, other, causes, found)
     if rounded:
@@ -320,7 +320,6 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
         scales = (one.softmax_scale, other.softmax_scale) if are_values else (1.0, 1.0)
         moved = attention_moved(a, b, scales, context, 1 if directions is None else len(directions))
         found["attention_moved"] = moved if isfinite(moved) else None
-    found["scores_are_same"] = first_of_scores(a, b, tolerance, context) is None
     # Of results in half precision, only the size of their differences is known.
     if not is_same or all(each.probe is None or each.probe.roundoff < COARSE for each in both):
         found["largest_change"] = change_at(a, b, context - 1)

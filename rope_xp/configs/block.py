@@ -11,7 +11,6 @@ from rope_xp.configs.head_channels import head_dim_of, layout_of, rotated_channe
 from rope_xp.configs.keys import (
     BASE_KEYS,
     LENGTH,
-    LENGTH_KEYS,
     ORIGINAL,
     Keys,
     Spelling,
@@ -22,6 +21,7 @@ from rope_xp.configs.keys import (
     owned_by,
 )
 from rope_xp.configs.layers import NO_LAYER, Block, LayerConfig, layers_of, nested_by, numbers_of
+from rope_xp.configs.writers.limits import LENGTH_KEYS
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import RULES, DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling

@@ -18,7 +18,6 @@ PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_percent", "rope_p
 PARTIAL_KEYS += ("rotary_emb_fraction",)
 INTERLEAVE_KEYS = ("rope_interleave", "rope_interleaved", "rotary_emb_interleaved", "rope_traditional")
 LENGTH = "max_position_embeddings"
-LENGTH_KEYS = (LENGTH, "n_positions", "max_seq_len", "model_max_length")
 ORIGINAL = "original_max_position_embeddings"
 
 # The largest number of channels of a head, and of layers. No model comes near it.

@@ -61,8 +61,7 @@ def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str
     if layer is not None:
         return _type_at(keys, family, layer, types)
     if layer_type is None:
-        needs_type = family.layers.by_type or nested_by(keys, family)
-        return types[0] if needs_type and len({*types}) == 1 else None
+        return None
     accepted = {*types, *family.layers.by_type, *nested_by(keys, family)}
     if not accepted:
         accepted = {"full_attention", "sliding_attention"}  # all layers have the same embedding
@@ -71,6 +70,11 @@ def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str
     if layer_type not in accepted:
         raise wrong_value(f"layer_type must be one of {comma_separated(accepted)}; got {layer_type!r}")
     return layer_type
+
+
+def only_type_of(keys: Keys, family: Family) -> str | None:
+    types = types_of(keys, family)
+    return types[0] if len({*types}) == 1 and (family.layers.by_type or nested_by(keys, family)) else None
 
 
 def _type_at(keys: Keys, family: Family, layer: int, types: list[str]) -> str | None:
@@ -130,6 +134,8 @@ def types_of(keys: Keys, family: Family, layer: object = None) -> list[str]:
 
 def has_own_types(keys: Keys, family: Family) -> bool:
     given, pattern = _given_types(keys), family.layers.types
+    if keys.mapping.get("sliding_window_pattern", "") is None and given and {*given} == {"full_attention"}:
+        return False  # without a pattern, programs that count layers find none with a window
     return bool(given) and pattern is not None and list(given) != pattern(keys.fresh(), len(given))
 
 
@@ -225,7 +231,8 @@ def window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
         key, usual = ALWAYS_WINDOWED[name]
         of_all, is_null, window = True, True, mapping.get(key, usual)
     is_known = type(window) is int and window > 0
-    of_all |= is_known and bool(all_types := types_of(keys, family)) and {*all_types} <= {*WITH_WINDOW}
+    kinds = {*types_of(keys, family)} - {*NO_ATTENTION}
+    of_all |= is_known and bool(kinds) and kinds <= {*WITH_WINDOW}
     of_all |= name in WITH_ONE_WINDOW and is_known and types is None
     if name.startswith(("qwen2", "qwen3", "smollm3", "deepseek_ocr2")):  # the switch is false by default
         # Layers from `max_window_layers` on; of Qwen2-MoE, those before it; of SmolLM3, those that are not rotated.

@@ -8,7 +8,7 @@ be known and read, or it is an error.
 from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rope_xp.arrays import checks
 from rope_xp.configs.block import block_of, embedding_of
@@ -20,7 +20,6 @@ from rope_xp.configs.families.own_keys import families_with, remarks_on_widths, 
 from rope_xp.configs.keys import (
     BASE_KEYS,
     LENGTH,
-    LENGTH_KEYS,
     ORIGINAL,
     Keys,
     comma_separated,
@@ -37,6 +36,7 @@ from rope_xp.configs.layers import (
     layer_type_of,
     layers_of,
     nested_by,
+    only_type_of,
     row_type_of,
     types_of,
     window_of,
@@ -57,6 +57,7 @@ from rope_xp.configs.readers.llama_cpp_arguments import metadata_of, with_argume
 from rope_xp.configs.readers.overrides import with_overrides
 from rope_xp.configs.upstream import as_transformers, remarks_on_transformers
 from rope_xp.configs.writers import gguf_architectures as gguf
+from rope_xp.configs.writers.limits import LENGTH_KEYS
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import YarnScaling
@@ -64,6 +65,7 @@ from rope_xp.layouts import LAYOUTS
 from rope_xp.provenance import Default, Provenance, defaults_as_text, with_provenance
 from rope_xp.types import Config
 
+Found = TypeVar("Found")
 COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
 # More layers than any model has. The layers of a config with more have no types of their own.
 MAX_LAYERS = 1024
@@ -172,7 +174,7 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
     if line.engine != "llama.cpp":  # no other engine changes anything of the GGUF file
         found = replace(found, tensors=of_file.tensors)
     elif unchanged is not None:  # the architecture is that of the config, or any that has its rotation
-        names = ("model_type", "is_latent", "base_key", "file_type", "path", "axis_names", "stated")
+        names = ("model_type", "is_latent", "base_key", "file_type", "path", "axis_names", "stated", "has_own_types")
         of_config = {name: getattr(unchanged._provenance, name) for name in names}
         defaults = (*_kept_defaults(unchanged, rope), *map(_named_as_in_configs, found.defaults))
         found = replace(found, architecture="", defaults=defaults, **of_config)
@@ -191,7 +193,7 @@ def _named_as_in_configs(of_file: Default) -> Default:
     return Default(of_file.row, ORIGINAL, f"equal to {LENGTH}") if of_file.key.endswith(gguf.ORIGINAL) else of_file
 
 
-def _attempt(read: Callable[[], RotaryEmbedding | None]) -> RotaryEmbedding | Exception | None:
+def _attempt(read: Callable[[], Found]) -> Found | Exception:
     """What is read, or the error."""
     try:
         return read()
@@ -311,14 +313,13 @@ def _read_part(
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
     with misspelt_first(keys):
         rope, provenance = _read_layer(keys, family, choice)
-    if choice.layer is None and choice.layer_type is None:
-        return rope, provenance if choice.part == INDEXER else replace(provenance, layer_type="")
-    if rope is None:
+    if rope is None or (choice.layer is None and choice.layer_type is None):
         return rope, provenance
     all_layers = choice._replace(layer=None, layer_type=None)
-    # Layers that do not differ after all have no type.
-    if _attempt(lambda: _read_part(mapping, model_type, family, all_layers)[0]) == rope:
-        return rope, replace(provenance, layer_type="")
+    # Layers that do not differ after all have no type, or the only one.
+    whole = _attempt(lambda: _read_part(mapping, model_type, family, all_layers))
+    if isinstance(whole, tuple) and whole[0] == rope:
+        return rope, replace(provenance, layer_type=whole[1].layer_type)
     return rope, provenance if provenance.layer_type else replace(provenance, layer=choice.layer)
 
 
@@ -332,7 +333,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
     of_indexer = choice.part == INDEXER and model_type in INDEXERS  # it is wanted, not the attention
     if of_indexer and layer is None and layer_type is None:
         layer_type = INDEXERS[model_type].layer_type or None
-    row_type = row_type_of(family.layers, layer_type)
+    row_type = row_type_of(family.layers, only_type_of(keys, family) if layer_type is None else layer_type)
     block = block_of(keys, family, row_type)
     rotated = is_rotated(keys, family, layer, layer_type)
     indexed = has_indexer(keys, layer, layer_type)
@@ -344,7 +345,7 @@ def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbed
         keys.remarks += [] if compat else remarks_on_transformers(keys.mapping, block.mapping, model_type, family)
     indexer = read_indexer(keys, rope if rotated and indexed else None, choice.layout, of_indexer)
     _add_remark_on_chunks(keys)
-    length = keys.read_first(*LENGTH_KEYS, "seq_length")
+    length = keys.read_first(*LENGTH_KEYS)
     window, is_windowed = window_of(keys, family)
     _check_all_read(keys, family, mapping)
     if rope is None or not rotated or (of_indexer and indexer is None):

@@ -76,7 +76,7 @@ class YarnScaling(Scaling):
     beta_fast, beta_slow : float
         Numbers of revolutions over the original length. A pair with more than `beta_fast` revolutions keeps its
         frequency. The frequency of a pair with fewer than `beta_slow` is divided by `factor`, but not pair 0; and none,
-        if pair 0 has fewer. The ramp between them ends at pair ``rotary_dim - 1`` at the latest, as in published models.
+        if pair 0 has fewer. The ramp between them ends at pair ``rotary_dim - 1`` at the latest, as in real models.
     attention_factor : float, optional
         The default is ``0.1 * ln(factor) + 1``. If `mscale` and `mscale_all_dim` are both given, the default is
         ``g(mscale) / g(mscale_all_dim)``, where ``g(k) = 0.1 * k * ln(factor) + 1``.

@@ -128,7 +128,8 @@ class Search:
         tried = min(CONFIRMED_BELOW, tested_below)
         unlike = first_unlike(self.probe, behaviour, tried)
         # Few positions may not show that phases are rounded.
-        if unlike is not None and behaviour.precision == "exact" and self.probe.roundoff >= ROUNDOFF["float32"]:
+        is_coarse = max(self.probe.roundoff, behaviour.roundoff) >= ROUNDOFF["float32"]
+        if unlike is not None and behaviour.precision == "exact" and is_coarse:
             rounded = first_unlike(self.probe, behaviour._replace(precision="float32"), tried)
             if rounded is None:
                 words = f"phases have the precision of float32: at position {unlike:,}, the result is not that of exact"

@@ -5,10 +5,11 @@
 - Prompts of text, images and videos: `prompt`, `qwen2_vl`, `qwen2_5_vl`, `qwen3_vl`, `qwen3_omni`, `ernie4_5_vl`,
   `hunyuan_vl`.
 
-All functions are pure, except `augment` with a generator. If there are several position axes, they come first: "axes *batch seq".
+All functions are pure, except `augment` with a generator. If there are several position axes, they come first: "axes
+*batch seq".
 
-The dtype of the result is int32. It is int64 if an array of starts is int64, or one of lengths or coordinates that is
-not NumPy's; and float32 if coordinates or times are real numbers.
+The dtype of the result is int32. It is int64 if an array of starts is int64 or uint32, or one of lengths or coordinates
+that is not NumPy's; and float32 if coordinates or times are real numbers.
 
 The library and device of the result are those of `like`; without `like`, those of the array argument; without arrays,
 NumPy. NumPy positions work with any `x`. Under jit, pass `like`: NumPy positions become constants of the program.

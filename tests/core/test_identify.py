@@ -390,14 +390,15 @@ def test_small_errors_of_tables_are_no_rounding_and_no_wrong_rotation(error):
 def test_float32_phases_are_seen_at_few_positions_or_allowed(seq_len):
     """At those that are measured, their errors may be too small to be seen; at others below `seq_len`, they are not."""
 
-    def in_float32(x, positions):
+    def in_float32(dtype, x, positions):
         angles = np.float32(positions)[:, None] * np.float32(FREQUENCIES)
         cos, sin = (np.concatenate([each(angles)] * 2, axis=-1) for each in (np.cos, np.sin))
-        return applied(np.float32(x), cos, sin)
+        return applied(x.astype(dtype), cos, sin)
 
-    found = identify(in_float32, WIDTH, seq_len=seq_len, shape="seq dim")
-    assert found.rope.replace(base=ROPE.base) == ROPE and found.precision in ("exact", "float32")
-    assert found.rope.base == pytest.approx(ROPE.base, rel=2.0**-24)  # frequencies are rounded
+    for dtype in (np.float32, np.float64):
+        found = identify(partial(in_float32, dtype), WIDTH, seq_len=seq_len, shape="seq dim")
+        assert found.rope.replace(base=ROPE.base) == ROPE and found.precision in ("exact", "float32")
+        assert found.rope.base == pytest.approx(ROPE.base, rel=2.0**-24)  # frequencies are rounded
 
 
 def test_slow_pairs_that_hardly_turn_are_no_pairs_of_frequency_0():

@@ -92,10 +92,14 @@ def test_bands_and_lengths_are_those_of_the_formulas(value, context):
             length = original if (rope.scaling.seq_len or 0) <= original else None
         if length is not None:  # longer sequences have other frequencies
             reached = sum(position < length for position in report.unseen_from.values())
-            assert f"{length:,} tokens, {f'{reached} pairs have' if reached else 'no pair has'} others" in text
+            assert f"{length:,} tokens, {have(reached)} larger ones" in text
             return
-        assert f"{within}, {f'{reached} pairs have them' if reached else 'no pair has others'}." in text
-        assert f"{'Others' if reached else 'They'} begin at position {start:,}" in text
+        assert f"{within}, {have(reached)} {'them' if reached else 'larger ones'}." in text
+        assert f"Larger angles begin at position {start:,}" in text
+
+
+def have(count):
+    return f"{count} pair{'s have' if count > 1 else ' has'}" if count else "no pair has"
 
 
 def extent(numbers):

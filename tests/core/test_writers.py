@@ -296,7 +296,12 @@ def test_axolotl_gets_the_block_of_transformers():
             block = outcome(golden, "transformers")[2]
             assert isinstance(block, str) or rope._provenance.path or rope._provenance.layer_type
         else:
-            assert written == {"overrides_of_model_config": {"rope_parameters": rope.to_config("transformers")}}
+            keys = dict(written["overrides_of_model_config"])
+            assert keys.pop("rope_parameters") == rope.to_config("transformers")
+            # What is read outside the block for these rules.
+            outside = {DynamicNTKScaling: ["max_position_embeddings"], LongRopeScaling: [ORIGINAL]}
+            assert [*keys] == outside.get(type(rope.scaling), [])
+            assert all(value == getattr(rope.scaling, key) for key, value in keys.items())
 
 
 @for_each(

@@ -48,6 +48,9 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
         gguf.KIND: _kind(line, before[gguf.KIND]),
         gguf.ORIGINAL: line.last("--yarn-orig-ctx") or before[gguf.ORIGINAL],
     }
+    if found.get(gguf.LONG) and changed[gguf.ORIGINAL] != before[gguf.ORIGINAL]:
+        changed[gguf.ORIGINAL] = before[gguf.ORIGINAL]
+        remarks.append("llama.cpp chooses the list of LongRoPE by the original length of the file, not --yarn-orig-ctx")
     if (line.last("--rope-scaling") or before[gguf.KIND]) == "none":  # also beside --yarn-ext-factor
         changed[gguf.FACTOR] = 1.0
     differing = [key for key in (gguf.BASE, gguf.FACTOR) if changed[key] != before[key]]
@@ -88,7 +91,7 @@ def with_arguments(line: CommandLine, metadata: Config) -> Changed:
         served += -served % 256
     if context and isinstance(served, int) and isinstance(longest, int) and served > longest:
         remarks.append(f"llama.cpp's server ends at {longest} tokens, whatever -c is: {reason}")
-    of_longrope = served if found.get(gguf.LONG) else None
+    of_longrope = served + -served % 256 if found.get(gguf.LONG) and isinstance(served, int) else None  # also of one
     return Changed({**found, BETAS_OF_FLAGS: betas}, of_longrope, served if context or sequences > 1 else None, remarks)
 
 

@@ -11,7 +11,7 @@ SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_c
 on configs of transformers 5.18; the others were read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import log
 from typing import Any
@@ -34,6 +34,11 @@ from rope_xp.frequencies import RULES
 from rope_xp.types import Config, Values
 
 BLOCK_KEYS = ("rope_parameters", "rope_scaling")
+# The names of a length. vLLM takes the least, SGLang the first.
+LENGTHS_OF_VLLM = (
+    *(LENGTH, "n_positions", "max_seq_len", "seq_length", "max_target_positions", "max_sequence_length"),
+    *("max_seq_length", "seq_len"),
+)
 LENGTHS_OF_SGLANG = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", LENGTH)
 # Rules for which transformers completes a block by the original length.
 WITH_ORIGINAL = ("llama3", "yarn", "longrope")
@@ -128,7 +133,8 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
     usual = found.mapping.get(LENGTH)
     if line.engine == "vllm":  # without a length, it serves those of the short list
         usual = found.mapping.get(ORIGINAL) or found.family.default(ORIGINAL) or usual
-    context = (length or usual) if is_longrope else None  # which of its two lists is used
+    # Which of its two lists is used. The others choose it by the positions of each call.
+    context = (length or usual) if is_longrope and line.engine == "vllm" else None
     if not found.family.quirks.base_keys:  # the reader knows no key for the base
         for block in found.blocks:
             if block.get("rope_theta") == found.family.default("rope_theta"):
@@ -181,16 +187,17 @@ def _of_vllm(part: Part) -> None:
             _replace_block(part, value)
     scaled = [] if "gemma3" in part.model_type else part.blocks
     scaled = [block for block in scaled if block.get("rope_type") not in SCALED_LENGTH]
-    _remark_on_length(part, ("model_max_length", LENGTH), scaled, "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    lengths = [part.mapping[key] for key in LENGTHS_OF_VLLM if isinstance(part.mapping.get(key), int)]
+    stated = part.mapping.get("model_max_length") or min(lengths, default=None)
+    _remark_on_length(part, stated, scaled, "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
     part.edit_blocks(lambda block: _as_vllm(block, part))
 
 
-def _remark_on_length(part: Part, keys: Sequence[str], scaled: list[Values], variable: str) -> None:
+def _remark_on_length(part: Part, stated: object, scaled: list[Values], variable: str) -> None:
     """A length of flags beyond that of the config, times the factor of `scaled` blocks."""
     given, factor = part.line.last(*LENGTHS), 1.0
     for block in scaled:
         factor = block.get("factor") or factor
-    stated = next((value for key in keys if (value := part.mapping.get(key)) is not None), None)
     if given and isinstance(stated, int) and isinstance(factor, (int, float)) and given > stated * factor:
         reason = f"the length {given} is greater than {stated * factor:.0f}, which the config allows"
         part.remarks.append(f"{part.line.name} stops with an error if {variable}=1 is not set: {reason}")
@@ -221,7 +228,8 @@ def _of_sglang(part: Part) -> None:
     # It merges a block of the whole config, and replaces that of a part.
     _set_all(part, None if part.path else lambda old, new: {**old, **new})
     scaled = [block for block in part.blocks if ORIGINAL not in block and block.get("rope_type") != "llama3"]
-    _remark_on_length(part, LENGTHS_OF_SGLANG, scaled, "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
+    stated = next((value for key in LENGTHS_OF_SGLANG if (value := part.mapping.get(key)) is not None), None)
+    _remark_on_length(part, stated, scaled, "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
     part.edit_blocks(lambda block: _as_sglang(block, part))
 
 
@@ -233,7 +241,13 @@ def _of_lmdeploy(part: Part) -> None:
     def read(block: Config) -> Values:
         return {key: value for key, value in _without_rule(block).items() if key not in MULTIPLIERS}
 
+    own = _at(part.line.last("--hf-overrides") or {}, replace(part, remarks=[]))
+    beside = own.get(PARTIAL_KEYS[0], part.mapping.get(PARTIAL_KEYS[0]))  # it is read before that of the block
     _set_all(part, _merged)
+    if beside is not None and part.blocks != [{}]:
+        part.edit_blocks(lambda block: {**block, PARTIAL_KEYS[0]: beside})
+    elif beside is not None:
+        part.mapping[PARTIAL_KEYS[0]] = beside
     part.edit_blocks(read)
 
 
@@ -337,6 +351,7 @@ def _set_plain(part: Part, own: Config) -> None:
     if "model_type" in own:
         raise wrong_value(f"model_type must not be in flags; got {own['model_type']!r:.100}")
     copied = {*part.base_keys, *PARTIAL_KEYS} if part.model_type not in NOT_IN_TRANSFORMERS else set()
+    copied -= {PARTIAL_KEYS[0]} if part.line.engine == "lmdeploy" else set()
     part.mapping |= {key: value for key, value in own.items() if key not in copied}
     if unread := copied & own.keys():
         part.remarks.append(
@@ -367,16 +382,24 @@ def _replace_block(part: Part, value: Config) -> None:
     fraction, default = part.stated_fraction(), part.family.default(PARTIAL_KEYS[0])
     share = "whole heads" if rotated == 1.0 else f"{rotated:g} of the head"
     lost = f"{name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {share}"
+    is_beside = part.line.engine == "lmdeploy" and part.mapping.get(PARTIAL_KEYS[0]) is not None
     drop(part.mapping, (*BLOCK_KEYS, *part.base_keys, *PARTIAL_KEYS, ORIGINAL))
 
     def completed(block: Config) -> Values:
         if part.line.engine == "vllm":
             _require_keys(block, part)
+        elif "rope_type" not in block and "type" in block:
+            block = {**block, "rope_type": block["type"]}
+        elif "rope_type" not in block and part.line.engine == "sglang":
+            raise wrong_value(
+                f"rope_parameters must have rope_type with flags of SGLang, which fails without; got "
+                f"{comma_separated(block) or 'none'}"
+            )
         found = {"rope_type": "default", "rope_theta": base, **block}
         found = part.without_type(found, block, "there is no scaling")
         if "rope_theta" not in block:
             part.remarks.append(f"{name} replaces rope_parameters, and without rope_theta the base is {base:,.0f}")
-        if PARTIAL_KEYS[0] not in block and {default, fraction} - {None, rotated}:
+        if not is_beside and PARTIAL_KEYS[0] not in block and {default, fraction} - {None, rotated}:
             found[PARTIAL_KEYS[0]] = rotated
             part.remarks.extend([] if (default if fraction is None else fraction) == rotated else [lost])
         return found
@@ -456,8 +479,11 @@ def _as_sglang(block: Config, part: Part) -> Values:
     """The same for SGLang, whose YaRN reads `attn_factor` in place of `attention_factor`."""
     found = _without_rule(block)
     rule = found.get("rope_type")
+    if rule in ("su", "ntk"):
+        raise wrong_value(f"rope_type must be a rule that SGLang has, with its flags; got {rule!r}")
     if part.family.scales_softmax and rule == "yarn":
         found["rope_type"] = rule = "deepseek_yarn"
+        found.pop("truncate", None)  # its ramp is always rounded
     if rule == "longrope":
         return _as_longrope({key: found[key] for key in found if key != "attention_factor"}, part)
     return _with_multiplier(_as_dynamic(found, part, None))

@@ -11,6 +11,8 @@ from rope_xp.frequencies.by_factor import ntk_base
 from rope_xp.types import Embedding, Values
 
 ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
+# All names of the stated length. Programs take the first that they know, or the least.
+LENGTH_KEYS = (LENGTH, "n_positions", "max_seq_len", "model_max_length", "seq_length", "max_sequence_length")
 # YaRN without its attention factor.
 YARN = ("factor", ORIGINAL, "beta_fast", "beta_slow")
 
@@ -19,6 +21,13 @@ def parameters(rule: Scaling, *names: str) -> Values:
     """Parameters of a rule by their names, as JSON has them: all, or those named."""
     values = {name: getattr(rule, name) for name in names or (each.name for each in fields(rule))}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def with_all_lengths(keys: Values, rope: Embedding) -> Values:
+    # By each name that the config has for a length: an engine may read another one.
+    if LENGTH not in keys:
+        return keys
+    return keys | {name: keys[LENGTH] for name in LENGTH_KEYS if name in rope._provenance.stated}
 
 
 def below(path: Sequence[str], keys: Values) -> Values:

@@ -25,6 +25,7 @@ from rope_xp.configs.writers.limits import (
     require_usual_softmax,
     unread,
     unsupported,
+    with_all_lengths,
 )
 from rope_xp.configs.writers.transformers import keys_of_sections, rope_parameters, rotated_fraction
 from rope_xp.errors import wrong_value
@@ -39,6 +40,8 @@ from rope_xp.frequencies import (
 )
 from rope_xp.types import Config, Embedding, Values
 
+# Model types whose classes read the rotated fraction outside the block.
+BESIDE = {"sglang": ("phi", "phi3"), "lmdeploy": ("glm4",)}
 SGLANG, LMDEPLOY = "SGLang", "lmdeploy"
 # YaRN of latent attention, which also scales the softmax. SGLang's classes give it this name whatever the block says.
 LATENT = "deepseek_yarn"
@@ -61,14 +64,14 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
     if length is not None and name != "dynamic":  # whose base follows from the length
         # SGLang multiplies the length of the config by `factor`, except with llama3 and with an original length.
         outside[LENGTH] = ceil(length / (1.0 if ORIGINAL in block else block.get("factor", 1.0)))
-    written = _overrides(rope, known, block, outside)
+    written = _overrides(rope, known, block, with_all_lengths(outside, rope))
     flags, source = [], rope._provenance
     if length is not None:
         # It scales nothing, and must not exceed the length of the config.
         flags = ["--context-length", str(length)]
         if "rope_parameters" in written and source.file_type != source.model_type and table.of(source.file_type):
             # The classes read the block outside the text config. The server reads the length in it, without a factor.
-            written |= below(source.path or ("text_config",), {LENGTH: length})
+            written |= below(source.path or ("text_config",), with_all_lengths({LENGTH: length}, rope))
     return [*flags, "--json-model-override-args", json.dumps(written)]
 
 
@@ -170,6 +173,8 @@ def _require_read(rope: Embedding, table: Table, known: Reading | None, block: C
     if "rope_theta" not in known.keys and not isclose(known.fixed.get("base", 0.0), block["rope_theta"], rel_tol=1e-12):
         raise unread(table.name, "rope_theta", model_type)
     rotated = known.fixed.get("rotated")
+    if "partial_rotary_factor" in rope._provenance.stated and model_type in BESIDE[table.name.partition(" ")[0]]:
+        rotated = None  # the class reads it beside the block, where the file has it
     if rotated is not None and int(rotated * rope.head_dim + 1e-6) != rope.rotary_dim:
         raise unread(table.name, "partial_rotary_factor", model_type)
     if rule not in ("default", *known.rules):

@@ -55,7 +55,10 @@ def axolotl_keys(rope: Embedding, options: Options) -> Values:
             f"the embedding must be that of the config itself for Axolotl, which replaces a part as a whole; "
             f"got {'.'.join(rope._provenance.path)}"
         )
-    return {"overrides_of_model_config": {"rope_parameters": transformers_keys(rope, options)}}
+    keys, outside = transformers_keys(rope, options), {}
+    if isinstance(rope.scaling, (DynamicNTKScaling, LongRopeScaling)):  # its classes read the length outside the block
+        outside = _of_length(rope, dict(keys))
+    return {"overrides_of_model_config": {"rope_parameters": keys, **outside}}
 
 
 def transformers4_keys(rope: Embedding, options: Options) -> Values:

@@ -14,6 +14,7 @@ from rope_xp.configs.writers.limits import (
     require_length_of_config,
     require_text,
     require_usual_softmax,
+    with_all_lengths,
 )
 from rope_xp.configs.writers.transformers import rope_parameters
 from rope_xp.errors import wrong_value
@@ -35,7 +36,7 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
             f"{rope._provenance.model_type!r}; got one: rope-xp convert FILE --to vllm writes those of the file"
         )
     require_layers(rope, "vllm", "all")  # one block for all layers, unlike the nested ones of `flags_of_types`
-    flags = _flags(_keys(rope, table, reading), reading.path, options.length)
+    flags = _flags(_keys(rope, table, reading), reading.path, rope, options.length)
     rule = rope.scaling
     if options.length is None and isinstance(rule, LongRopeScaling) and rule.short_factor != rule.long_factor:
         # The length chooses the list.
@@ -55,10 +56,10 @@ def flags_of_types(ropes: Mapping[str, Embedding], options: Options) -> list[str
     for name, rope in ropes.items():
         table, reading = _reading_of(rope, options)
         blocks[name], path = _keys(rope, table, reading)["rope_parameters"], reading.path
-    return _flags({"rope_parameters": blocks}, path)
+    return _flags({"rope_parameters": blocks}, path, rope)
 
 
-def _flags(keys: Values, path: tuple[str, ...], length: int | None = None) -> list[str]:
+def _flags(keys: Values, path: tuple[str, ...], rope: Embedding, length: int | None = None) -> list[str]:
     flags = []
     if length is not None:
         flags = ["--max-model-len", str(length)]
@@ -67,7 +68,7 @@ def _flags(keys: Values, path: tuple[str, ...], length: int | None = None) -> li
         # No frequency follows from it in vLLM but those of dynamic NTK, which already has it. The attention factor of
         # LongRoPE does: its logarithm needs the length with scaling.
         keys.setdefault("max_position_embeddings", ceil(length / factor))
-    return [*flags, "--hf-overrides", json.dumps(below(path, keys))]
+    return [*flags, "--hf-overrides", json.dumps(below(path, with_all_lengths(keys, rope)))]
 
 
 def _reading_of(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Reading]:
