@@ -342,9 +342,10 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
     of_what = f"for {found.model_type}" if found.model_type else "for this GGUF file" if found.engines else ""
     engines = f"{of_what}: {', '.join(found.engines) or 'none whose source was read'}"
     # GGUF metadata may have any factors.
-    usual = [name for name in ("vllm", "gguf") if choice.rope and is_written(choice.rope, name, may_be_unknown=True)]
-    programs = found.engines if found.engines and not {*usual[:1]} & {*found.engines} else usual
-    then = [("next", f"rope-xp extend ... --rule {found.rule} --for {name} prints settings") for name in programs[:1]]
+    usual = (name for name in ("vllm", "gguf") if choice.rope and is_written(choice.rope, name, may_be_unknown=True))
+    program = next(usual, "")
+    program = program if program in found.engines or not found.engines else found.engines[0]
+    then = [("next", f"rope-xp extend ... --rule {found.rule} --for {program} prints settings")] if program else []
     return [
         ("rule", f"{found.rule} ({choice.kept} of {it.pairs} pairs are kept, {choice.new_angles} get new angles)"),
         *([("window", f"{found.windowed} need no rule (explain says why)")] if found.windowed else ()),

@@ -37,9 +37,9 @@ class Settings(NamedTuple):
         return json.dumps(self.values, indent=2) if isinstance(self.values, Mapping) else shlex.join(self.values)
 
 
-def of_rope(rope: Any, target: Target, writing: Options) -> Settings:
+def of_rope(rope: Any, target: Target, writing: Options, of_all: bool = False) -> Settings:
     found = _with_notes(lambda: config_for(rope, target, writing))
-    if not rope._provenance.layers:
+    if of_all or not rope._provenance.layers:
         return found
     return found._replace(notes=(*found.notes, OF_CHOSEN))
 
@@ -55,9 +55,7 @@ def _with_notes(write: Callable[[], Written]) -> Settings:
 @public("convert")
 def of_config(groups: Sequence[Group], target: Target, writing: Options) -> Settings:
     if len(groups) == 1:
-        found = of_rope(groups[0].rope, target, writing)
-        # One group without a name has all layers.
-        return found if groups[0].name else found._replace(notes=tuple(n for n in found.notes if n != OF_CHOSEN))
+        return of_rope(groups[0].rope, target, writing, of_all=not groups[0].name)
     ropes = {each.name: each.rope for each in groups if each.rope is not None}
     by_type = all(each.is_type for each in groups)
     found = _with_notes(lambda: config_for_layers(ropes, target, writing, by_type))

@@ -241,9 +241,8 @@ def _of_lmdeploy(part: Part) -> None:
     def read(block: Config) -> Values:
         return {key: value for key, value in _without_rule(block).items() if key not in MULTIPLIERS}
 
-    own = _at(part.line.last("--hf-overrides") or {}, replace(part, remarks=[]))
-    beside = own.get(PARTIAL_KEYS[0], part.mapping.get(PARTIAL_KEYS[0]))  # it is read before that of the block
-    _set_all(part, _merged)
+    of_file = part.mapping.get(PARTIAL_KEYS[0])
+    beside = _set_all(part, _merged).get(PARTIAL_KEYS[0], of_file)  # it is read before that of the block
     if beside is not None and part.blocks != [{}]:
         part.edit_blocks(lambda block: {**block, PARTIAL_KEYS[0]: beside})
     elif beside is not None:
@@ -251,8 +250,8 @@ def _of_lmdeploy(part: Part) -> None:
     part.edit_blocks(read)
 
 
-def _set_all(part: Part, merged: Callable[[Config, Config], Values] | None) -> None:
-    """Set the keys of the flags. Their block replaces that of the config, unless both can be `merged`."""
+def _set_all(part: Part, merged: Callable[[Config, Config], Values] | None) -> Config:
+    """Set the keys of the flags, and return them. Their block replaces the config's, unless both can be `merged`."""
     own = _at(part.line.last("--json-model-override-args", "--hf-overrides") or {}, part)
     merged = None if _removes_block(own) else merged
     _complete(part, is_replaced=_has_block(own) and merged is None)
@@ -262,6 +261,7 @@ def _set_all(part: Part, merged: Callable[[Config, Config], Values] | None) -> N
             _replace_block(part, value)
         else:
             _merge_block(part, value, merged)
+    return own
 
 
 ENGINES: dict[str, Callable[[Part], None]] = {
