@@ -218,7 +218,9 @@ class Chosen(Plugin):
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item):
         self.ran.append(name_of(item, self.package))
-        signal.setitimer(signal.ITIMER_PROF, 30 + 10 * self.seconds[self.ran[-1]])  # it may also compile
+        limit = 30 + 10 * self.seconds[self.ran[-1]]  # it may also compile
+        signal.setitimer(signal.ITIMER_PROF, limit)
+        signal.setitimer(signal.ITIMER_REAL, 10 * limit)  # of a test that waits, and uses no time of the processor
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
@@ -279,7 +281,7 @@ def outcome_of(**task):
     code, killer, ran = result or (None, None, [])  # a mutant may end the process before it sends
     if killer is not None:
         return "killed", killer, ran
-    if ended is None or ended == -signal.SIGPROF:
+    if ended in (None, -signal.SIGPROF, -signal.SIGALRM):
         return "killed by time", None, ran
     if ended < 0:
         return "killed by a crash", None, ran
