@@ -142,18 +142,24 @@ def of_model(engine, config):
     texts = texts or [each for each in plain if each["max_position"] == LENGTH]
     if not texts:
         return None
-    first, keys, fixed = texts[0], {"rope_theta": path is not None}, {}
-    path = path or ()
+    first, path = texts[0], path or ()
 
     def differs(block=None, keys=None):
         return computed(engine, config, path, block, keys) not in (plain, None)
 
-    keys["partial_rotary_factor"] = differs({"partial_rotary_factor": 0.25})
-    keys |= {key: differs(keys={key: 2 * first["head_size"]}) for key in ("head_dim", "qk_rope_head_dim")}
-    if not keys["rope_theta"]:
-        fixed["base"] = first["base"]
-    if not keys["partial_rotary_factor"]:
-        fixed["rotated"] = first["rotary_dim"] / first["head_size"]
+    keys = [key for key in ("head_dim", "qk_rope_head_dim") if differs(keys={key: 2 * first["head_size"]})]
+    places, defaults, fixed = {}, {}, {}
+    for key, name, value, others in (
+        ("rope_theta", "base", first["base"], (777.0, 555.0)),
+        ("partial_rotary_factor", "rotated", first["rotary_dim"] / first["head_size"], (0.75, 0.375)),
+    ):
+        found = places_of(key, others, plain, lambda *changes: computed(engine, config, path, *changes))
+        if not found:
+            fixed[name] = value
+        else:
+            places[key] = found
+            if "block" not in found or name == "rotated":  # a base in the block is that of the config's class
+                defaults[key] = value
     if "layout" in first:
         fixed["layout"] = first["layout"]
     blocks = layer_types(engine, config, path)
@@ -161,10 +167,21 @@ def of_model(engine, config):
         fixed["blocks"] = sorted(blocks)
     return {
         "path": list(path),
-        "keys": [key for key, is_read in keys.items() if is_read],
+        "keys": keys,
+        "places": places,
+        **({"defaults": defaults} if defaults else {}),
         "rules": dict(rules(engine, config, path, first)),
         "fixed": fixed,
     }
+
+
+def places_of(key, values, plain, of):
+    """Where a class reads a key, in the block or in the config beside it. The first one counts first."""
+    block, beside = ({key: value} for value in values)
+    results = {"block": of(block), "config": of(None, beside)}
+    places = [place for place, found in results.items() if found not in (plain, None)]
+    both = of(block, beside)
+    return sorted(places, key=lambda place: results[place] != both)
 
 
 def rules(engine, config, path, plain):

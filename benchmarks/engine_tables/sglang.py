@@ -31,7 +31,7 @@ NOT_FIXED = {"llama4": "layout", "llama4_text": "layout", "minimax_m2": "rotated
 FACTS = [
     {
         "models": ["*"],
-        "text": "rope_theta at the top level of an override changes nothing: it must be in rope_parameters.",
+        "text": "rope_theta at the top level of an override changes nothing where it is read in the block alone.",
         "source": "run at 0.5.23: utils/hf_transformers/config.py:409-422 sets an attribute that classes do not read",
     },
     {

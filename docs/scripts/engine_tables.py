@@ -37,8 +37,10 @@ def known(engine: str) -> str:
 def _cells(reading: Reading) -> str:
     rules = "; ".join(f"{rule}: {_names(keys)}" for rule, keys in sorted(reading.rules.items()))
     fixed = [f"{name} {value}" for name, value in sorted(reading.fixed.items())]
-    fixed += [f"`{key}` {value:g} if the block has none" for key, value in sorted(reading.defaults.items())]
-    return " | ".join([_names(reading.path) or "the file", _names(sorted(reading.keys)), rules, ", ".join(fixed)])
+    fixed += [f"`{key}` {value:g} if none is read" for key, value in sorted(reading.defaults.items())]
+    keys = [f"`{key}`" for key in sorted(reading.keys)]
+    keys += [f"`{key}` of the {', then the '.join(places)}" for key, places in sorted(reading.places.items())]
+    return " | ".join([_names(reading.path) or "the file", ", ".join(keys), rules, ", ".join(fixed)])
 
 
 def _names(names) -> str:

@@ -194,7 +194,6 @@ def _named_as_in_configs(of_file: Default) -> Default:
 
 
 def _attempt(read: Callable[[], Found]) -> Found | Exception:
-    """What is read, or the error."""
     try:
         return read()
     except (TypeError, ValueError) as error:

@@ -64,6 +64,13 @@ def test_model_classes_compute_what_is_written(model_type, record_property):
     assert "equal" in results.values(), results
 
 
+@pytest.mark.parametrize("model_type", sorted(TABLE.readings))
+def test_flags_are_read_as_model_classes_compute_them(model_type, record_property):
+    results = SERVER.readings(model_type, TABLE.of(model_type).path)
+    record_property("results", dict(Counter(results.values())))
+    assert "differing" not in results.values(), results
+
+
 ROTATED = [golden for golden in GOLDENS if golden["rotated"]]
 
 

@@ -74,6 +74,14 @@ def test_model_classes_compute_what_is_written(model_type, record_property):
     assert "equal" in results.values() or "blocks" in TABLE.of(model_type).fixed, results
 
 
+# Without the classes that permute their weights, and then rotate in another layout.
+@pytest.mark.parametrize("model_type", sorted({*TABLE.readings} - {"llama4", "llama4_text"}))
+def test_flags_are_read_as_model_classes_compute_them(model_type, record_property):
+    results = SERVER.readings(model_type, TABLE.of(model_type).path)
+    record_property("results", dict(Counter(results.values())))
+    assert "differing" not in results.values(), results
+
+
 ROTATED = [golden for golden in GOLDENS if golden["rotated"]]
 
 
@@ -87,18 +95,19 @@ def test_goldens_reach_get_rope(golden, record_property):
         return
     from sglang.srt.layers.rotary_embedding.factory import get_rope
 
-    block = part_with_block(overrides)["rope_parameters"]
+    part = part_with_block(overrides)
+    block = part["rope_parameters"]
     if rope.softmax_scale != 1.0:
         block = block | {"rope_type": "deepseek_yarn"}
         assert softmax_scale(block) == pytest.approx(rope.softmax_scale, rel=1e-12)
-    length = part_with_block(overrides).get("max_position_embeddings", ORIGINAL)
-    fraction = block.get("partial_rotary_factor", 1.0)
+    length = part.get("max_position_embeddings", ORIGINAL)
+    fraction = (part | block).get("partial_rotary_factor", 1.0)
     sglang.CALLS.clear()
     rotary = get_rope(
         head_size=rope.head_dim,
         rotary_dim=rope.head_dim,
         max_position=length,
-        base=block["rope_theta"],
+        base=(part | block)["rope_theta"],
         is_neox_style=rope.layout == "half",
         rope_scaling=block,
         partial_rotary_factor=fraction,

@@ -193,7 +193,7 @@ def served(arguments, head_dim, is_latent, length):
     keys, block = overrides_of(arguments)
     is_sglang = arguments[0] == "--json-model-override-args"
     assert is_sglang or arguments[0] == "--hf-overrides"
-    base, rule, factor = block["rope_theta"], block["rope_type"], block.get("factor")
+    base, rule, factor = (keys | block)["rope_theta"], block["rope_type"], block.get("factor")
     alpha, magnitude, softmax = 1.0, 1.0, 1.0
     assert rule != "proportional"
     is_long = length > block.get(ORIGINAL, inf)
@@ -216,7 +216,7 @@ def served(arguments, head_dim, is_latent, length):
     elif rule == "longrope":
         ratio = keys["max_position_embeddings"] / block[ORIGINAL]
         magnitude = sqrt(1 + log(ratio) / log(block[ORIGINAL])) if ratio > 1 else 1.0
-    width = int(head_dim * block.get("partial_rotary_factor", 1.0))
+    width = int(head_dim * (keys | block).get("partial_rotary_factor", 1.0))
     return scaled(rule, block, base, width, alpha=alpha, is_long=is_long), magnitude, softmax
 
 

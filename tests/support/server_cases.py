@@ -1,5 +1,6 @@
 """What SGLang and lmdeploy are asked to compute: every rule, for model classes that are built; how it is compared."""
 
+import functools
 import json
 import sys
 import warnings
@@ -19,6 +20,7 @@ from rope_xp import (
     RotaryEmbedding,
     Sections,
     YarnScaling,
+    from_config,
 )
 from rope_xp.provenance import Provenance, with_provenance
 
@@ -74,6 +76,34 @@ def embeddings(model_type, plain):
             found[f"{order} sections, {name}"] = found[name].replace(sections=Sections(sizes, order=order))
     provenance = Provenance(file_type=model_type)
     return {name: with_provenance(rope, provenance) for name, rope in found.items()}
+
+
+def overrides(pairs):
+    """Overrides by name, as people write them: not all are read by all classes."""
+    base, lists = {"rope_theta": 70_000.0}, ([start + index / pairs for index in range(pairs)] for start in (1.0, 2.0))
+    longrope = {"factor": 4.0, **dict(zip(("short_factor", "long_factor"), lists))}
+    blocks = {
+        "none": {"rope_type": "default"},
+        "linear": {"rope_type": "linear", "factor": 3.0},
+        "ntk": {"rope_type": "dynamic", "factor": 1.0, "alpha": 2.5},
+        "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+        "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **AT},
+        "yarn": {"rope_type": "yarn", "factor": 4.0, **AT},
+        "yarn, mscale": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.7, **AT},
+        "longrope": {"rope_type": "longrope", **longrope, **AT},
+        "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+        "fraction": {"rope_type": "default", "partial_rotary_factor": 0.75},
+    }
+    found = {name: {"rope_parameters": block | base} for name, block in blocks.items()}
+    return found | {
+        "longrope": found["longrope"] | {"max_position_embeddings": LENGTH},
+        "nothing": {},
+        "no base": {"rope_parameters": blocks["yarn"]},
+        "base beside": base,
+        "fraction beside": {"partial_rotary_factor": 0.75},
+        "two fractions": found["fraction"] | {"partial_rotary_factor": 0.375},
+        "rope_scaling": {"rope_scaling": blocks["yarn"] | base | {"type": "yarn"}},
+    }
 
 
 def is_equal(rotary, found, rope, positions):
@@ -149,6 +179,22 @@ class Server:
             if overrides is not None:
                 same = self.computes(self.overridden(self.small[model_type], overrides), rope)
                 found[name] = "equal" if same else "differing"
+        return found
+
+    def readings(self, model_type, path):
+        """What `from_config` reads of the overrides of a file: "equal" to what the engine computes, or not."""
+        file, found = self.small[model_type], {}
+        (plain, *_), _ = self.engine.build(self.overridden(file, None))
+        for name, keys in overrides(plain["rotary_dim"] // 2).items():
+            keys = functools.reduce(lambda inner, key: {key: inner}, reversed(path), keys)
+            try:
+                rope = from_config(file, flags=[self.target, self.flag, json.dumps(keys), *self.others])
+            except ValueError:
+                found[name] = "refused"
+                continue
+            if any("rotates by one position" in each for each in rope._provenance.remarks):
+                rope = rope.replace(sections=None)
+            found[name] = "equal" if self.computes(self.overridden(file, keys), rope) else "differing"
         return found
 
     def assert_mistakes_are_seen(self):

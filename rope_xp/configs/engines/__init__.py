@@ -7,6 +7,7 @@ A table is a JSON file `<engine>-<version>.json` of this folder, with these keys
     - `models`: the model types, or the architectures of GGUF files.
     - `path`: the keys that lead from the file to where the engine reads rotary keys, such as `["text_config"]`.
     - `keys`: the keys outside the rotary block whose change changes the rotation.
+    - `places`: where `rope_theta` and `partial_rotary_factor` are read, `block` or `config`; the first counts first.
     - `rules`: each scaling rule that the engine computes, with the keys of the block that it reads.
     - `defaults`: values of keys that the block does not have.
     - `block`: where the block is, such as `rope_scaling` or `rope_parameters.full_attention`, if not always there.
@@ -30,12 +31,16 @@ from typing import Any, NamedTuple
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config
 
+# By key of `places`, the name in `fixed` of what is computed where no key changes it.
+FIXED = {"rope_theta": "base", "partial_rotary_factor": "rotated"}
+
 
 class Reading(NamedTuple):
     """What an engine reads for a model type. The attributes are those of the file."""
 
     path: tuple[str, ...] = ()
     keys: frozenset[str] = frozenset()
+    places: Mapping[str, Sequence[str]] = {}
     rules: Mapping[str, frozenset[str]] = {}
     defaults: Mapping[str, float] = {}
     fixed: Mapping[str, Any] = {}
@@ -47,6 +52,14 @@ class Reading(NamedTuple):
 
     def reads(self, key: str, rule: str = "") -> bool:
         return key in self.keys or key in self.rules.get(rule, ())
+
+    def places_of(self, key: str) -> Sequence[str] | None:
+        """Where a key is read, if anywhere; None if that is not known."""
+        is_known = self.places or not self.fixed.keys().isdisjoint(FIXED.values())
+        return self.places.get(key, ()) if is_known else None
+
+    def usual(self, key: str) -> float | None:
+        return self.fixed.get(FIXED[key], self.defaults.get(key))
 
     def of_layer(self, layer_type: str) -> "Reading":
         return self.layers.get(layer_type, self)

@@ -145,7 +145,7 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
 
 
 def _check_mix(metadata: Metadata, kind: str) -> None:
-    """A blend that no published model changes."""
+    # No published model changes the blend.
     wanted = float(kind == "yarn")
     found = metadata.read_if_used(gguf.EXTRAPOLATION, wanted, -1.0)
     if found is not None and found not in (wanted, -1.0):

@@ -7,8 +7,7 @@ vLLM 0.33: `ModelConfig.__post_init__`, `_apply_dict_overrides` and `_get_and_ve
 SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_config` and `get_context_length`
 (`srt/utils/hf_transformers/common.py`), `get_rope` (`srt/layers/rotary_embedding/factory.py`). lmdeploy 0.18:
 `override_hf_config` (`pytorch/config.py`), `pytorch/nn/rotary_embedding.py`. transformers 5.18:
-`standardize_rope_params` (`modeling_rope_utils.py`). The functions that apply overrides, and those of lengths, were run
-on configs of transformers 5.18; the others were read.
+`standardize_rope_params` (`modeling_rope_utils.py`). Of vLLM, `get_rope` was read; the others were run.
 """
 
 from collections.abc import Callable, Mapping
@@ -72,6 +71,8 @@ class Part:
     path: tuple[str, ...]  # the keys that lead to it in the engine
     unread: tuple[str, ...] = ()  # the first key of the path that transformers has, if the engine reads outside it
     reading: engines.Reading = field(default_factory=engines.Reading)  # what the engine reads
+    own: Config = field(default_factory=dict)  # the keys of the flags at the path
+    beside: Values = field(default_factory=dict)  # the keys of file and flags that stand beside the block
     remarks: list[str] = field(default_factory=list)  # sentences about arguments that change nothing, or too much
 
     @property
@@ -156,7 +157,8 @@ def _in_engine(part: Part, whole: Config) -> Part:
     if part.line.engine == "vllm":
         reading, _ = table.of_text(file_type, part.model_type, path)
     else:
-        reading = table.of(file_type) or engines.Reading(path=path)
+        known = table.of(whole.get("model_type", ""))
+        reading = known if known and path in ((), of_text, known.path) else engines.Reading(path=path)
     return replace(part, path=reading.path, unread=path[: not reading.path], reading=reading)
 
 
@@ -230,38 +232,103 @@ def _of_sglang(part: Part) -> None:
     scaled = [block for block in part.blocks if ORIGINAL not in block and block.get("rope_type") != "llama3"]
     stated = next((value for key in LENGTHS_OF_SGLANG if (value := part.mapping.get(key)) is not None), None)
     _remark_on_length(part, stated, scaled, "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
-    part.edit_blocks(lambda block: _as_sglang(block, part))
+    part.edit_blocks(lambda block: _as_sglang(_of_class(block, part), part))
 
 
 def _of_lmdeploy(part: Part) -> None:
     if part.line.last("--backend") != "pytorch":
         default = "lmdeploy uses TurboMind for models that it has, which was not run"
         part.remarks.append(f"{part.line.name} is read with its PyTorch engine: without --backend pytorch, {default}")
+    _set_all(part, _merged)
 
     def read(block: Config) -> Values:
-        return {key: value for key, value in _without_rule(block).items() if key not in MULTIPLIERS}
+        found = _without_rule(_of_class(block, part))
+        return {key: value for key, value in found.items() if key not in MULTIPLIERS}
 
-    of_file = part.mapping.get(PARTIAL_KEYS[0])
-    beside = _set_all(part, _merged).get(PARTIAL_KEYS[0], of_file)  # it is read before that of the block
-    if beside is not None and part.blocks != [{}]:
-        part.edit_blocks(lambda block: {**block, PARTIAL_KEYS[0]: beside})
-    elif beside is not None:
-        part.mapping[PARTIAL_KEYS[0]] = beside
     part.edit_blocks(read)
 
 
-def _set_all(part: Part, merged: Callable[[Config, Config], Values] | None) -> Config:
-    """Set the keys of the flags, and return them. Their block replaces the config's, unless both can be `merged`."""
-    own = _at(part.line.last("--json-model-override-args", "--hf-overrides") or {}, part)
+def _set_all(part: Part, merged: Callable[[Config, Config], Values] | None) -> None:
+    """Set the keys of the flags. Their block replaces the config's, unless both can be `merged`."""
+    part.own = own = _at(part.line.last("--json-model-override-args", "--hf-overrides") or {}, part)
     merged = None if _removes_block(own) else merged
-    _complete(part, is_replaced=_has_block(own) and merged is None)
-    _set_plain(part, {key: value for key, value in own.items() if key not in BLOCK_KEYS})
+    is_replaced = _has_block(own) and merged is None
+    of_file = {key: part.mapping.get(key) for key in (PARTIAL_KEYS[0], ORIGINAL)}
+    of_file["rope_theta"] = next((part.mapping[key] for key in part.base_keys if key in part.mapping), None)
+    _complete(part, is_replaced=is_replaced)
+    plain = {key: value for key, value in own.items() if key not in BLOCK_KEYS}
+    _set_plain(part, plain)
     for value in (own[key] for key in BLOCK_KEYS if isinstance(own.get(key), Mapping)):
         if merged is None:
             _replace_block(part, value)
         else:
             _merge_block(part, value, merged)
-    return own
+    part.beside = of_file | {key: plain[key] for key in of_file if key in plain}
+    for key in engines.FIXED:
+        _place(part, key, {} if is_replaced else of_file)
+    is_known, has_axes = part.reading.places_of("rope_theta") is not None, part.family.default("mrope_section")
+    if is_known and has_axes and not any("mrope_section" in block for block in part.blocks):
+        part.remarks.append(f"{part.line.name} rotates by one position, as no mrope_section is in rope_parameters")
+
+
+def _place(part: Part, key: str, of_file: Config) -> None:
+    # The class takes a key from the block, or from the config beside it: the reader finds it in the block.
+    places, usual, default = part.reading.places_of(key), part.reading.usual(key), part.family.default(key)
+    if places is None or (key == PARTIAL_KEYS[0] and part.family.quirks.rotated_width):
+        return
+    # transformers copies the fraction of a file into its block, and moves the base there, unless the class reads it.
+    copied = None if key == "rope_theta" and "config" in places else of_file.get(key)
+
+    def read(block: Config) -> Values:
+        stated = {"block": block.get(key, copied), "config": part.beside[key]}
+        value = next((stated[place] for place in places if stated[place] is not None), usual)
+        for where, given in (("of", stated["block"]), ("outside", part.own.get(key))):
+            if given not in (None, value):
+                taken = "another key" if value is None else f"{value!r:.40}"
+                part.remarks.append(
+                    f"{part.line.name} does not read {key} {where} rope_parameters for model type "
+                    f"{part.model_type!r}: it takes {taken}"
+                )
+        found = {name: each for name, each in block.items() if name != key or value is not None}
+        of_block = default if stated["block"] is None else stated["block"]
+        return found if value in (None, of_block) else {**found, key: value}
+
+    if part.blocks == [{}]:
+        part.mapping |= read({})
+        return
+    part.edit_blocks(read)
+    if any(key in block for block in part.blocks):
+        drop(part.mapping, part.base_keys if key == "rope_theta" else (key,))
+
+
+def _of_class(block: Config, part: Part) -> Values:
+    # With the rule that the class computes, as the tables of SGLang and lmdeploy know it.
+    rules, rule, name = part.reading.rules, block.get("rope_type", "default"), part.line.name
+    of_type = f"for model type {part.model_type!r}"
+    if part.reading.places_of("rope_theta") is None:
+        return dict(block)  # the table does not know the model type
+    if rule == "dynamic" and block.get("alpha") is not None:
+        rule = "ntk"
+    if rule == "yarn" and "deepseek_yarn" in rules:
+        rule = "deepseek_yarn"
+    if rule != "default" and not rules.keys() - {"default"}:
+        part.remarks.append(f"{name} does not scale {of_type}: it ignores the rule {rule!r:.100}")
+        rule, block = "default", {**block, "rope_type": "default"}
+    if rule not in (*rules, "default"):
+        raise wrong_value(
+            f"rope_type must be one of {comma_separated(rules)} with flags of {name} {of_type}; got {rule!r:.100}"
+        )
+    has_axes = _has_block(part.own) and part.family.default("mrope_section")
+    if has_axes and "mrope_section" not in {*block} & {*rules.get(rule, ())}:
+        got = f"rope_type {rule!r}" if "mrope_section" in block else comma_separated(block)
+        raise wrong_value(
+            f"rope_parameters must have mrope_section, and a rope_type with which {name} reads it {of_type}, because "
+            f"it else loses the position axes; got {got}"
+        )
+    original = part.beside[ORIGINAL]
+    if rule in (*WITH_ORIGINAL, "deepseek_yarn") and ORIGINAL not in rules[rule] and original is not None:
+        return {**block, ORIGINAL: original}
+    return dict(block)
 
 
 ENGINES: dict[str, Callable[[Part], None]] = {
@@ -351,9 +418,9 @@ def _set_plain(part: Part, own: Config) -> None:
     if "model_type" in own:
         raise wrong_value(f"model_type must not be in flags; got {own['model_type']!r:.100}")
     copied = {*part.base_keys, *PARTIAL_KEYS} if part.model_type not in NOT_IN_TRANSFORMERS else set()
-    copied -= {PARTIAL_KEYS[0]} if part.line.engine == "lmdeploy" else set()
-    part.mapping |= {key: value for key, value in own.items() if key not in copied}
-    if unread := copied & own.keys():
+    placed = {key for key in engines.FIXED if part.reading.places_of(key) is not None}
+    part.mapping |= {key: value for key, value in own.items() if key not in copied | placed}
+    if unread := (copied - placed) & own.keys():
         part.remarks.append(
             f"{comma_separated(unread)} outside rope_parameters changes nothing in {part.line.name}: transformers has "
             "already copied the value of the file into rope_parameters, and that value is used"
@@ -379,27 +446,30 @@ def _merge_block(part: Part, value: Config, merged: Callable[[Config, Config], V
 def _replace_block(part: Part, value: Config) -> None:
     own, name = part.reading.defaults, part.line.name  # what the class fills in
     base, rotated = own.get("rope_theta", 10_000.0), own.get(PARTIAL_KEYS[0], 1.0)
+    reads_base = "block" in (part.reading.places_of("rope_theta") or ["block"])
     fraction, default = part.stated_fraction(), part.family.default(PARTIAL_KEYS[0])
     share = "whole heads" if rotated == 1.0 else f"{rotated:g} of the head"
     lost = f"{name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {share}"
-    is_beside = part.line.engine == "lmdeploy" and part.mapping.get(PARTIAL_KEYS[0]) is not None
     drop(part.mapping, (*BLOCK_KEYS, *part.base_keys, *PARTIAL_KEYS, ORIGINAL))
 
     def completed(block: Config) -> Values:
         if part.line.engine == "vllm":
             _require_keys(block, part)
-        elif "rope_type" not in block and "type" in block:
-            block = {**block, "rope_type": block["type"]}
-        elif "rope_type" not in block and part.line.engine == "sglang":
+        elif "type" in block:
+            block = {"rope_type": block["type"], **block}
+        needed = ("rope_type", "rope_theta")[: 1 + reads_base] if part.line.engine == "sglang" else ()
+        if not {*needed} <= block.keys():
             raise wrong_value(
-                f"rope_parameters must have rope_type with flags of SGLang, which fails without; got "
-                f"{comma_separated(block) or 'none'}"
+                f"rope_parameters must have {comma_separated(needed)} with flags of SGLang, which replaces the block; "
+                f"got {comma_separated(block) or 'none'}"
             )
-        found = {"rope_type": "default", "rope_theta": base, **block}
+        is_usual = reads_base and "rope_theta" not in block
+        found = {"rope_type": "default", **({"rope_theta": base} if is_usual else {}), **block}
         found = part.without_type(found, block, "there is no scaling")
-        if "rope_theta" not in block:
+        if is_usual:
             part.remarks.append(f"{name} replaces rope_parameters, and without rope_theta the base is {base:,.0f}")
-        if not is_beside and PARTIAL_KEYS[0] not in block and {default, fraction} - {None, rotated}:
+        is_known = part.reading.places_of(PARTIAL_KEYS[0]) is not None
+        if not is_known and PARTIAL_KEYS[0] not in block and {default, fraction} - {None, rotated}:
             found[PARTIAL_KEYS[0]] = rotated
             part.remarks.extend([] if (default if fraction is None else fraction) == rotated else [lost])
         return found
@@ -481,7 +551,13 @@ def _as_sglang(block: Config, part: Part) -> Values:
     rule = found.get("rope_type")
     if rule in ("su", "ntk"):
         raise wrong_value(f"rope_type must be a rule that SGLang has, with its flags; got {rule!r}")
-    if part.family.scales_softmax and rule == "yarn":
+    is_latent = "deepseek_yarn" in part.reading.rules if part.reading.rules else part.family.scales_softmax
+    if part.family.scales_softmax and not is_latent and found.get("mscale_all_dim") is not None:
+        raise wrong_value(
+            f"rope_parameters must have no mscale_all_dim with flags of SGLang for model type {part.model_type!r}, "
+            f"whose class does not scale the softmax by it; got {found['mscale_all_dim']!r}"
+        )
+    if is_latent and rule == "yarn":
         found["rope_type"] = rule = "deepseek_yarn"
         found.pop("truncate", None)  # its ramp is always rounded
     if rule == "longrope":

@@ -27,7 +27,7 @@ from rope_xp.configs.writers.limits import (
     unsupported,
     with_all_lengths,
 )
-from rope_xp.configs.writers.transformers import keys_of_sections, rope_parameters, rotated_fraction
+from rope_xp.configs.writers.transformers import FRACTION, keys_of_sections, rope_parameters, rotated_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import (
     DynamicNTKScaling,
@@ -40,8 +40,6 @@ from rope_xp.frequencies import (
 )
 from rope_xp.types import Config, Embedding, Values
 
-# Model types whose classes read the rotated fraction outside the block.
-BESIDE = {"sglang": ("phi", "phi3"), "lmdeploy": ("glm4",)}
 SGLANG, LMDEPLOY = "SGLang", "lmdeploy"
 # YaRN of latent attention, which also scales the softmax. SGLang's classes give it this name whatever the block says.
 LATENT = "deepseek_yarn"
@@ -53,6 +51,7 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
     block = {"rope_theta": rope.base, **_sections_and_fraction(rope, SGLANG)}
     is_latent = LATENT in known.rules if known else rope.softmax_scale != 1.0
     name, keys, outside = _sglang_rule(rope, is_latent)
+    outside |= _beside(rope, table, known, block)
     _require_read(rope, table, known, block, name)
     if known is None and "mrope_section" in block and name not in ("default", "yarn"):
         raise wrong_value(f"scaling must be none or YaRN with sections in {SGLANG}; got {rope.scaling}")
@@ -119,6 +118,7 @@ def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
     base, rule = base_and_rule(rope, LMDEPLOY, DynamicNTKScaling)  # which it computes for each length, as the rule does
     name, keys, outside = _lmdeploy_rule(rope, rule)
     block = {"rope_type": name, "rope_theta": base, **several, **keys}
+    outside |= _beside(rope, table, known, block)
     _require_read(rope, table, known, block, name)
     length = [] if options.length is None else ["--session-len", str(options.length)]  # it scales nothing
     overrides = json.dumps(_overrides(rope, known, block, outside))
@@ -170,18 +170,27 @@ def _require_read(rope: Embedding, table: Table, known: Reading | None, block: C
     layout = known.fixed.get("layout")
     if layout is not None and rope.layout.removesuffix("_to_half") != layout:
         raise wrong_value(f"layout must be {layout!r} in {table.name} {of_type}; got {rope.layout!r}")
-    if "rope_theta" not in known.keys and not isclose(known.fixed.get("base", 0.0), block["rope_theta"], rel_tol=1e-12):
-        raise unread(table.name, "rope_theta", model_type)
-    rotated = known.fixed.get("rotated")
-    if "partial_rotary_factor" in rope._provenance.stated and model_type in BESIDE[table.name.partition(" ")[0]]:
-        rotated = None  # the class reads it beside the block, where the file has it
-    if rotated is not None and int(rotated * rope.head_dim + 1e-6) != rope.rotary_dim:
-        raise unread(table.name, "partial_rotary_factor", model_type)
     if rule not in ("default", *known.rules):
         raise unread(table.name, f"the rule {rule!r}", model_type)
     for key in ("mrope_section", "mrope_interleaved"):
         if key in block and key not in known.rules.get(rule, ()):
             raise unread(table.name, f"{key} with the rule {rule!r}", model_type)
+
+
+def _beside(rope: Embedding, table: Table, known: Reading | None, block: Values) -> Values:
+    """Take the base and the fraction out of a block whose class reads them in the config. What is fixed must agree."""
+    outside: Values = {}
+    for key, value in (("rope_theta", block["rope_theta"]), (FRACTION, rotated_fraction(rope))):
+        places, usual = (None, None) if known is None else (known.places_of(key), known.usual(key))
+        if places is None or (not places and usual is None):  # it is not known, or another key says it
+            continue
+        if not places and usual is not None and not isclose(usual, value, rel_tol=1e-12):
+            raise unread(table.name, key, rope._provenance.file_type or rope._provenance.model_type)
+        if places and (key in block or key in rope._provenance.stated or usual not in (None, 1.0)):
+            (outside if places[0] == "config" else block)[key] = value
+        if places and places[0] == "config":
+            block.pop(key, None)
+    return outside
 
 
 def _sections_and_fraction(rope: Embedding, target: str) -> Values:
