@@ -52,9 +52,12 @@ VLLM_RULES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("yarn", "deepseek_yarn"), ("factor", ORIGINAL)),
     "longrope": ("short_factor", "long_factor", ORIGINAL),
 }
+# What the tables of SGLang and lmdeploy call by names of their own.
+NAMES_OF_USERS = {"deepseek_yarn": "yarn", "ntk": "dynamic with alpha"}
 # Model types whose classes fail in vLLM without a base, or a fraction. All that run with the code of transformers do
 # without a base.
-WITH_BASE, WITH_FRACTION = ("gpt_oss", "granite", "olmo_hybrid"), ("persimmon", "phi")
+WITH_BASE = ("gpt_oss", "granite", "granitemoe", "granitemoeshared", "olmo_hybrid")
+WITH_FRACTION = ("persimmon", "phi")
 # Keys that SGLang and older versions of vLLM read.
 MULTIPLIERS = ("attn_factor", "apply_yarn_scaling")
 # vLLM reads the sections of position axes for these rules only.
@@ -312,11 +315,12 @@ def _of_class(block: Config, part: Part) -> Values:
     if rule == "yarn" and "deepseek_yarn" in rules:
         rule = "deepseek_yarn"
     if rule != "default" and not rules.keys() - {"default"}:
-        part.remarks.append(f"{name} does not scale {of_type}: it ignores the rule {rule!r:.100}")
+        part.remarks.append(f"{name} scales nothing {of_type}: it ignores the rule {rule!r:.100}")
         rule, block = "default", {**block, "rope_type": "default"}
     if rule not in (*rules, "default"):
+        *known, got = (NAMES_OF_USERS.get(str(each), str(each))[:100] for each in (*rules, rule))
         raise wrong_value(
-            f"rope_type must be one of {comma_separated(rules)} with flags of {name} {of_type}; got {rule!r:.100}"
+            f"rope_type must be one of {comma_separated(known)} with flags of {name} {of_type}; got {got!r}"
         )
     has_axes = _has_block(part.own) and part.family.default("mrope_section")
     if has_axes and "mrope_section" not in {*block} & {*rules.get(rule, ())}:
@@ -529,6 +533,11 @@ def _as_vllm(block: Config, part: Part) -> Values:
         raise wrong_value(
             f"rope_type must be one of {comma_separated(WITH_SECTIONS)} with mrope_section in flags of vLLM, "
             f"which else loses the position axes; got {rule!r}"
+        )
+    if rule == "longrope" and part.reading.fixed.get("layout") == "interleaved":
+        raise wrong_value(
+            f"rope_type must not be 'longrope' with flags of vLLM for model type {part.model_type!r}, whose pairs are "
+            "neighbours, because vLLM then fails; got 'longrope'"
         )
     read = {*USUAL, *rules[rule]} - ({"attention_factor"} if rule == "deepseek_yarn" else set())
     found = kept(read, *(MULTIPLIERS if "attention_factor" in read & block.keys() else ()))
