@@ -70,7 +70,7 @@ def prepared(rope, target):
     """
     usual = replace(rope._provenance, layer_type="", layer=None, base_key="rope_theta")
     rope = with_provenance(rope, usual)
-    if target == "meta":
+    if target in INTERLEAVED_TARGETS and target != "gguf":
         return rope if rope.blocks > 1 else rope.replace(layout=INTERLEAVED), {}
     if target in ("mlx", "vllm"):  # without a model type: test_mlx_classes.py has what each reads
         return with_provenance(rope, Provenance()), {}
