@@ -7,6 +7,7 @@ type; `overridden(config, overrides)`, the config that its own code makes of a f
 block without its base and lists.
 """
 
+import functools
 import json
 import re
 import sys
@@ -143,17 +144,14 @@ def of_model(engine, config):
     if not texts:
         return None
     first, path = texts[0], path or ()
-
-    def differs(block=None, keys=None):
-        return computed(engine, config, path, block, keys) not in (plain, None)
-
-    keys = [key for key in ("head_dim", "qk_rope_head_dim") if differs(keys={key: 2 * first["head_size"]})]
+    of = functools.partial(computed, engine, config, path)  # of a block, and of keys beside it
+    widths = {key: of(None, {key: 2 * first["head_size"]}) for key in ("head_dim", "qk_rope_head_dim")}
     places, defaults, fixed = {}, {}, {}
     for key, name, value, others in (
         ("rope_theta", "base", first["base"], (777.0, 555.0)),
         ("partial_rotary_factor", "rotated", first["rotary_dim"] / first["head_size"], (0.75, 0.375)),
     ):
-        found = places_of(key, others, plain, lambda *changes: computed(engine, config, path, *changes))
+        found = places_of(key, others, plain, of)
         if not found:
             fixed[name] = value
         else:
@@ -167,7 +165,7 @@ def of_model(engine, config):
         fixed["blocks"] = sorted(blocks)
     return {
         "path": list(path),
-        "keys": keys,
+        "keys": [key for key, found in widths.items() if found not in (plain, None)],
         "places": places,
         **({"defaults": defaults} if defaults else {}),
         "rules": dict(rules(engine, config, path, first)),

@@ -53,10 +53,10 @@ class Reading(NamedTuple):
     def reads(self, key: str, rule: str = "") -> bool:
         return key in self.keys or key in self.rules.get(rule, ())
 
-    def places_of(self, key: str) -> Sequence[str] | None:
-        """Where a key is read, if anywhere; None if that is not known."""
-        is_known = self.places or not self.fixed.keys().isdisjoint(FIXED.values())
-        return self.places.get(key, ()) if is_known else None
+    @property
+    def has_places(self) -> bool:
+        """Whether it is known where the base and the rotated fraction are read, also if nowhere."""
+        return bool(self.places) or not self.fixed.keys().isdisjoint(FIXED.values())
 
     def usual(self, key: str) -> float | None:
         return self.fixed.get(FIXED[key], self.defaults.get(key))

@@ -7,7 +7,7 @@ vLLM 0.33: `ModelConfig.__post_init__`, `_apply_dict_overrides` and `_get_and_ve
 SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_config` and `get_context_length`
 (`srt/utils/hf_transformers/common.py`), `get_rope` (`srt/layers/rotary_embedding/factory.py`). lmdeploy 0.18:
 `override_hf_config` (`pytorch/config.py`), `pytorch/nn/rotary_embedding.py`. transformers 5.18:
-`standardize_rope_params` (`modeling_rope_utils.py`). Of vLLM, `get_rope` was read; the others were run.
+`standardize_rope_params` (`modeling_rope_utils.py`). `tests/engines` runs them.
 """
 
 from collections.abc import Callable, Mapping
@@ -259,26 +259,25 @@ def _set_all(part: Part, merged: Callable[[Config, Config], Values] | None) -> N
     of_file = {key: part.mapping.get(key) for key in (PARTIAL_KEYS[0], ORIGINAL)}
     of_file["rope_theta"] = next((part.mapping[key] for key in part.base_keys if key in part.mapping), None)
     _complete(part, is_replaced=is_replaced)
-    plain = {key: value for key, value in own.items() if key not in BLOCK_KEYS}
-    _set_plain(part, plain)
+    _set_plain(part, {key: value for key, value in own.items() if key not in BLOCK_KEYS})
     for value in (own[key] for key in BLOCK_KEYS if isinstance(own.get(key), Mapping)):
         if merged is None:
             _replace_block(part, value)
         else:
             _merge_block(part, value, merged)
-    part.beside = of_file | {key: plain[key] for key in of_file if key in plain}
+    part.beside = of_file | {key: own[key] for key in of_file if key in own}
     for key in engines.FIXED:
         _place(part, key, {} if is_replaced else of_file)
-    is_known, has_axes = part.reading.places_of("rope_theta") is not None, part.family.default("mrope_section")
-    if is_known and has_axes and not any("mrope_section" in block for block in part.blocks):
+    has_axes = part.reading.has_places and part.family.default("mrope_section")
+    if has_axes and not any("mrope_section" in block for block in part.blocks):
         part.remarks.append(f"{part.line.name} rotates by one position, as no mrope_section is in rope_parameters")
 
 
 def _place(part: Part, key: str, of_file: Config) -> None:
     # The class takes a key from the block, or from the config beside it: the reader finds it in the block.
-    places, usual, default = part.reading.places_of(key), part.reading.usual(key), part.family.default(key)
-    if places is None or (key == PARTIAL_KEYS[0] and part.family.quirks.rotated_width):
+    if not part.reading.has_places or (key == PARTIAL_KEYS[0] and part.family.quirks.rotated_width):
         return
+    places, usual, default = part.reading.places.get(key, ()), part.reading.usual(key), part.family.default(key)
     # transformers copies the fraction of a file into its block, and moves the base there, unless the class reads it.
     copied = None if key == "rope_theta" and "config" in places else of_file.get(key)
 
@@ -308,8 +307,8 @@ def _of_class(block: Config, part: Part) -> Values:
     # With the rule that the class computes, as the tables of SGLang and lmdeploy know it.
     rules, rule, name = part.reading.rules, block.get("rope_type", "default"), part.line.name
     of_type = f"for model type {part.model_type!r}"
-    if part.reading.places_of("rope_theta") is None:
-        return dict(block)  # the table does not know the model type
+    if not part.reading.has_places:
+        return dict(block)
     if rule == "dynamic" and block.get("alpha") is not None:
         rule = "ntk"
     if rule == "yarn" and "deepseek_yarn" in rules:
@@ -422,7 +421,7 @@ def _set_plain(part: Part, own: Config) -> None:
     if "model_type" in own:
         raise wrong_value(f"model_type must not be in flags; got {own['model_type']!r:.100}")
     copied = {*part.base_keys, *PARTIAL_KEYS} if part.model_type not in NOT_IN_TRANSFORMERS else set()
-    placed = {key for key in engines.FIXED if part.reading.places_of(key) is not None}
+    placed = {*engines.FIXED} if part.reading.has_places else set()
     part.mapping |= {key: value for key, value in own.items() if key not in copied | placed}
     if unread := (copied - placed) & own.keys():
         part.remarks.append(
@@ -450,7 +449,7 @@ def _merge_block(part: Part, value: Config, merged: Callable[[Config, Config], V
 def _replace_block(part: Part, value: Config) -> None:
     own, name = part.reading.defaults, part.line.name  # what the class fills in
     base, rotated = own.get("rope_theta", 10_000.0), own.get(PARTIAL_KEYS[0], 1.0)
-    reads_base = "block" in (part.reading.places_of("rope_theta") or ["block"])
+    reads_base = "block" in (part.reading.places.get("rope_theta") or ["block"])
     fraction, default = part.stated_fraction(), part.family.default(PARTIAL_KEYS[0])
     share = "whole heads" if rotated == 1.0 else f"{rotated:g} of the head"
     lost = f"{name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {share}"
@@ -461,8 +460,8 @@ def _replace_block(part: Part, value: Config) -> None:
             _require_keys(block, part)
         elif "type" in block:
             block = {"rope_type": block["type"], **block}
-        needed = ("rope_type", "rope_theta")[: 1 + reads_base] if part.line.engine == "sglang" else ()
-        if not {*needed} <= block.keys():
+        needed = ("rope_type", "rope_theta") if reads_base else ("rope_type",)
+        if part.line.engine == "sglang" and not {*needed} <= block.keys():
             raise wrong_value(
                 f"rope_parameters must have {comma_separated(needed)} with flags of SGLang, which replaces the block; "
                 f"got {comma_separated(block) or 'none'}"
@@ -472,8 +471,7 @@ def _replace_block(part: Part, value: Config) -> None:
         found = part.without_type(found, block, "there is no scaling")
         if is_usual:
             part.remarks.append(f"{name} replaces rope_parameters, and without rope_theta the base is {base:,.0f}")
-        is_known = part.reading.places_of(PARTIAL_KEYS[0]) is not None
-        if not is_known and PARTIAL_KEYS[0] not in block and {default, fraction} - {None, rotated}:
+        if not part.reading.has_places and PARTIAL_KEYS[0] not in block and {default, fraction} - {None, rotated}:
             found[PARTIAL_KEYS[0]] = rotated
             part.remarks.extend([] if (default if fraction is None else fraction) == rotated else [lost])
         return found

@@ -180,15 +180,17 @@ def _require_read(rope: Embedding, table: Table, known: Reading | None, block: C
 def _beside(rope: Embedding, table: Table, known: Reading | None, block: Values) -> Values:
     """Take the base and the fraction out of a block whose class reads them in the config. What is fixed must agree."""
     outside: Values = {}
+    if known is None:
+        return outside
     for key, value in (("rope_theta", block["rope_theta"]), (FRACTION, rotated_fraction(rope))):
-        places, usual = (None, None) if known is None else (known.places_of(key), known.usual(key))
-        if places is None or (not places and usual is None):  # it is not known, or another key says it
+        places, usual = known.places.get(key), known.usual(key)
+        if not places:  # it is fixed, or nothing is known of it
+            if usual is not None and not isclose(usual, value, rel_tol=1e-12):
+                raise unread(table.name, key, rope._provenance.file_type or rope._provenance.model_type)
             continue
-        if not places and usual is not None and not isclose(usual, value, rel_tol=1e-12):
-            raise unread(table.name, key, rope._provenance.file_type or rope._provenance.model_type)
-        if places and (key in block or key in rope._provenance.stated or usual not in (None, 1.0)):
+        if key in block or key in rope._provenance.stated or usual not in (None, 1.0):
             (outside if places[0] == "config" else block)[key] = value
-        if places and places[0] == "config":
+        if places[0] == "config":
             block.pop(key, None)
     return outside
 
