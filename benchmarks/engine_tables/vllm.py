@@ -14,6 +14,8 @@ from functools import cache
 import transformers
 from transformers.models.auto import modeling_auto
 
+from rope_xp.configs import engines
+
 ENGINE = "vllm"
 # Keys that `get_rope` reads for all rules.
 COMMON = ("partial_rotary_factor", "rope_theta", "rope_type")
@@ -37,11 +39,13 @@ ADDED = {
 TEXTS = {"deepseek_vl_v2": ["text_config"]}
 # Parts of models that are no language model.
 OTHER_PARTS = ("Vision", "Audio", "Speech", "Vit", "ViT", "Tower", "MTP", "Eagle")
+FRACTION = "partial_rotary_factor"
 # The block of transformers, for models that vLLM runs by transformers' own classes.
 OF_TRANSFORMERS = {
     "default": [],
     "linear": ["factor"],
     "dynamic": ["factor"],
+    "proportional": ["factor"],
     "llama3": ["factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"],
     "longrope": ["attention_factor", "factor", "long_factor", "original_max_position_embeddings", "short_factor"],
     "yarn": ["attention_factor", "beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim"]
@@ -119,9 +123,14 @@ def readings(source):
             reading = (inner and models.reading(inner, rules)) or {"rules": rules}
         for name in (model, text_type):
             found[name] = reading | {"path": path} if name == model or name not in model_types() else found.get(name)
+    of_transformers = engines.table("transformers", transformers.__version__)
     for model, reading in found.items():
         if reading and reading["rules"] and nested(model):
             reading["nested"] = True
+        own = of_transformers.of(model) if reading and "by" in reading else None
+        if own is not None and own.fixed.get("rotated") == 1.0:
+            rules = {rule: [key for key in keys if key != FRACTION] for rule, keys in reading["rules"].items()}
+            found[model] = reading | {"rules": rules | {"proportional": reading["rules"]["proportional"]}}
     return version, {model: reading for model, reading in found.items() if reading}
 
 

@@ -19,8 +19,6 @@ from rope_xp.configs.families.model_types import FAMILIES, NOT_ROTARY, UNROTATED
 from rope_xp.configs.families.own_keys import families_with, remarks_on_widths, translate_own_keys, variant_of
 from rope_xp.configs.keys import (
     BASE_KEYS,
-    LENGTH,
-    ORIGINAL,
     Keys,
     comma_separated,
     is_about_positions,
@@ -60,7 +58,7 @@ from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.configs.writers.limits import LENGTH_KEYS
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.frequencies import YarnScaling
+from rope_xp.frequencies import LENGTH, ORIGINAL, YarnScaling
 from rope_xp.layouts import LAYOUTS
 from rope_xp.provenance import Default, Provenance, defaults_as_text, with_provenance
 from rope_xp.types import Config
@@ -71,7 +69,7 @@ COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included
 MAX_LAYERS = 1024
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """The arguments of `from_config` that say what is wanted of a config."""
 
     layer: int | None
@@ -83,7 +81,7 @@ class Choice(NamedTuple):
     strict: bool
 
 
-def read_config(config: object, flags: object, choice: Choice) -> RotaryEmbedding | None:
+def read_config(config: object, flags: object, choice: Selection) -> RotaryEmbedding | None:
     try:
         choice = _checked_choice(choice)
         whole = mapping_of(config)
@@ -98,7 +96,7 @@ def read_config(config: object, flags: object, choice: Choice) -> RotaryEmbeddin
         raise kind(message).with_traceback(error.__traceback__) from None
 
 
-def _checked_choice(choice: Choice) -> Choice:
+def _checked_choice(choice: Selection) -> Selection:
     layer, layer_type = choice.layer, choice.layer_type
     check_size([choice.part, layer, layer_type, choice.seq_len])
     if choice.layout is not None:
@@ -116,11 +114,7 @@ def _checked_choice(choice: Choice) -> Choice:
     return choice._replace(layer=layer, strict=checks.boolean("strict", choice.strict))
 
 
-# Engines with one list of LongRoPE for all sequences, whatever their lengths are.
-ONE_LIST = ("vllm", "llama.cpp")
-
-
-def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> RotaryEmbedding | None:
+def _read_with_flags(line: CommandLine, whole: Config, choice: Selection) -> RotaryEmbedding | None:
     """The embedding that an engine computes with arguments. Its remarks say which of them change nothing."""
     if choice.compat is not None:
         raise wrong_value(f"compat must be None with flags; got {choice.compat!r}")
@@ -146,13 +140,13 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Choice) -> Rotary
         changed = with_arguments(line, whole) if of_llama_cpp else with_overrides(line, whole, choice.part)
         remarks.extend(changed.remarks)
         length = changed.context if choice.seq_len is None else choice.seq_len
-        if line.engine in ONE_LIST and changed.context not in (None, length):
+        if changed.context not in (None, length):
             raise wrong_value(
                 f"seq_len must not be given with flags of {line.name}, whose length, {changed.context}, chooses the "
                 f"list of LongRoPE for all sequences; got {length}"
             )
         rope = _read_mapping(changed.mapping, choice._replace(seq_len=length), as_file)
-        own = {"served": changed.served, "for_all_lengths": line.engine in ONE_LIST}
+        own = {"served": changed.served, "for_all_lengths": changed.context is not None}
         return rope and with_provenance(rope, replace(rope._provenance, **own))
 
     rope = read_as(line, remarks)
@@ -200,7 +194,7 @@ def _attempt(read: Callable[[], Found]) -> Found | Exception:
         return error
 
 
-def _read_mapping(whole: Config, choice: Choice, as_file: str = "") -> RotaryEmbedding | None:
+def _read_mapping(whole: Config, choice: Selection, as_file: str = "") -> RotaryEmbedding | None:
     form = format_of(whole)
     if form is None:
         return _read_transformers(whole, choice)
@@ -213,7 +207,7 @@ def _read_mapping(whole: Config, choice: Choice, as_file: str = "") -> RotaryEmb
         raise kind(f"{error} ({as_file or f'the mapping was read as {form.name}'})") from None
 
 
-def _read_format(form: Format, whole: Config, choice: Choice) -> RotaryEmbedding | None:
+def _read_format(form: Format, whole: Config, choice: Selection) -> RotaryEmbedding | None:
     """The embedding of a config in another format, which is translated first."""
     if choice.compat is not None:
         raise wrong_value(f"compat must be None for this format; got {choice.compat!r}")
@@ -248,7 +242,7 @@ def _with_provenance(rope: RotaryEmbedding | None, provenance: Provenance, stric
     return with_provenance(rope, replace(provenance, tensors=tensors, is_yarn=is_yarn))
 
 
-def _read_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
+def _read_transformers(whole: Config, choice: Selection) -> RotaryEmbedding | None:
     mapping, model_type, outside = part_of(whole, choice.part)
     model_type = variant_of(mapping, model_type)
     if model_type in UNROTATED:
@@ -306,7 +300,7 @@ def _unknown(mapping: Config, model_type: str) -> ValueError:
 
 
 def _read_part(
-    mapping: Config, model_type: str, family: Family, choice: Choice
+    mapping: Config, model_type: str, family: Family, choice: Selection
 ) -> tuple[RotaryEmbedding | None, Provenance]:
     """Read one part of a config with the row of its family. The provenance has the values that it does not state."""
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
@@ -322,7 +316,7 @@ def _read_part(
     return rope, provenance if provenance.layer_type else replace(provenance, layer=choice.layer)
 
 
-def _read_layer(keys: Keys, family: Family, choice: Choice) -> tuple[RotaryEmbedding | None, Provenance]:
+def _read_layer(keys: Keys, family: Family, choice: Selection) -> tuple[RotaryEmbedding | None, Provenance]:
     mapping, model_type = keys.mapping, keys.model_type
     layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
     if compat is not None:

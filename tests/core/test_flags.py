@@ -21,6 +21,7 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
+from rope_xp.configs import engines
 from rope_xp.configs.readers.command_line import HARMLESS, KNOWN
 from rope_xp.provenance import with_provenance
 
@@ -76,6 +77,8 @@ NOT_READ_BACK = {
 
 # Programs whose own length chooses the list of LongRoPE, and its argument.
 ONE_LIST = {"vllm": "--max-model-len", "llama.cpp": "-c"}
+# Model types whose class in vLLM is that of transformers, which chooses a list at each call.
+BY_TRANSFORMERS = {name for name, reading in engines.table("vllm").readings.items() if reading.by}
 
 
 @for_each("change", CHANGES)
@@ -102,7 +105,8 @@ def is_read_back(golden, rope, target, change):
     kwargs["seq_len"] = getattr(rope.scaling, "seq_len", None)
     if isinstance(rope.scaling, LongRopeScaling):
         length = kwargs["seq_len"] or 1
-        kwargs["seq_len"] = None if target in ONE_LIST else length
+        has_one_list = target in ONE_LIST and rope._provenance.model_type not in BY_TRANSFORMERS
+        kwargs["seq_len"] = None if has_one_list else length
         words += [ONE_LIST[target], str(length)] if target in ONE_LIST else []
     try:
         found = from_config(config, flags=[COMMANDS[target], *words], **kwargs)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from configs import CONFIGS, GOLDENS, ROWS
 from engines import OF_LENGTHS, overrides_of
+from server_cases import overrides
 
 if importlib.util.find_spec("vllm") is None:
     raise pytest.UsageError("vLLM must be unzipped and on PYTHONPATH: run `nox -s tests-vllm`; got none")
@@ -249,6 +250,10 @@ def rotary_modules(folder, config, flags):
 
 def table_of(module, rope):
     """Cosines and sines of a rotary module, by its own method, which now runs on the CPU."""
+    if hasattr(module, "use_long_rope"):
+        chosen = "long" if module.use_long_rope else "short"
+        factors, scale = getattr(module, f"{chosen}_factor"), getattr(module, f"{chosen}_mscale")
+        return module._compute_cos_sin_cache(512, factors, scale).numpy()
     if hasattr(module, "rope_init_fn") or hasattr(module, "attention_scaling"):  # vLLM runs transformers' class
         again = type(module)(config=module.config)
         angles = torch.outer(torch.arange(512.0), again.inv_freq)
@@ -260,7 +265,8 @@ def table_of(module, rope):
 def assert_rotate(modules, rope):
     assert modules
     for each in modules:
-        assert np.abs(table_of(each, rope) - ours(rope)).max() < TOLERANCE
+        found, wanted = table_of(each, rope), ours(rope)
+        assert found.shape == wanted.shape and np.abs(found - wanted).max() < TOLERANCE
 
 
 OF_ALL = ("none", "linear", "yarn, factor", "yarn, mscale")
@@ -284,6 +290,18 @@ def test_model_classes_rotate_as_we_do(tmp_path, model, rule):
     assert_rotate(rotary_modules(tmp_path, config, rope.to_config("vllm")), rope)
 
 
+@pytest.mark.parametrize("name", overrides(16))
+@pytest.mark.parametrize("model", sorted(MODELS.keys() - {"gemma3_text"}))
+def test_flags_are_read_as_model_classes_compute_them(tmp_path, model, name):
+    """What is read of flags is what each rotary module computes. With flags that are refused, others may fail."""
+    config, flags = MODELS[model], ["--hf-overrides", json.dumps(overrides(16)[name])]
+    try:
+        rope = from_config(config, flags=["vllm", *flags])
+    except ValueError:
+        return
+    assert_rotate(rotary_modules(tmp_path, config, flags), rope)
+
+
 def test_gemma_3_rotates_each_type_of_layers(tmp_path):
     config = MODELS["gemma3_text"]
     bases = {kind: 2 * from_config(config, layer_type=kind).base for kind in config["layer_types"]}
@@ -305,13 +323,8 @@ def test_longrope_of_phi3(tmp_path, length, factor):
     config = MODELS["phi3"] | {"original_max_position_embeddings": 256}
     rope = changed(config, base=3e5, scaling=rule)
     found = rotary_modules(tmp_path, config, ["--max-model-len", str(length), *rope.to_config("vllm")])
-    assert found
-    for each in found:
-        assert each.use_long_rope == (length > 256)
-        chosen = "long" if each.use_long_rope else "short"
-        wanted = getattr(each, f"{chosen}_factor"), getattr(each, f"{chosen}_mscale")
-        table = each._compute_cos_sin_cache(512, *wanted).numpy()
-        assert np.abs(table - ours(rope)).max() < TOLERANCE
+    assert_rotate(found, rope)
+    assert all(each.use_long_rope == (length > 256) for each in found)
 
 
 def test_longrope_of_phi3_without_a_length(tmp_path):

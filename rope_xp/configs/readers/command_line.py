@@ -14,7 +14,7 @@ from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.types import Config, Values
 
 
-class Program(NamedTuple):
+class Engine(NamedTuple):
     """An engine with arguments that change a rotation."""
 
     name: str  # the engine, and the version whose source was read
@@ -43,7 +43,7 @@ class Changed(NamedTuple):
     """What is read in place of a config, because of arguments."""
 
     mapping: Config
-    context: int | None  # the length of the engine, if LongRoPE depends on it
+    context: int | None  # the length that chooses the list of LongRoPE for all sequences, if the engine has one alone
     served: int | None  # the longest sequence, in tokens, if arguments say it
     remarks: list[str]  # sentences about arguments that do not do what one would expect
 
@@ -99,7 +99,7 @@ SLOTS, SWITCHES = ("-np", "--parallel"), ("-kvu", "--kv-unified")
 # What says which lengths are served, and by which code. It is expected to change nothing, but for LongRoPE's list.
 SERVING = (*LENGTHS, *SLOTS, *SWITCHES, "--backend")
 PROGRAMS = {
-    "vllm": Program(
+    "vllm": Engine(
         "vLLM 0.33",
         r"(.*/)?vllm(\.\S*)?",
         {"--hf-overrides": _object, "--max-model-len": _length},
@@ -111,10 +111,10 @@ PROGRAMS = {
         "--mm-encoder-fp8-scale-save-path --max-log-len --enable-chunked-prefill --max-num-seqs",
     ),
     # Until 0.10, with transformers 4.
-    "vllm-0.8": Program(
+    "vllm-0.8": Engine(
         "vLLM 0.8", r"(?!)", {"--rope-scaling": _object, "--rope-theta": _number, "--max-model-len": _length}, ""
     ),
-    "sglang": Program(
+    "sglang": Engine(
         "SGLang 0.5.23",
         r"(.*/)?sglang(\.\S*)?",
         {"--json-model-override-args": _object, "--context-length": _whole},
@@ -122,13 +122,13 @@ PROGRAMS = {
         "--elastic-ep-scale-timeout --enable-fused-qk-norm-rope --linear-replayssm-cache-len "
         "--watermark-context-window --chunked-prefill-size",
     ),
-    "lmdeploy": Program(
+    "lmdeploy": Engine(
         "lmdeploy 0.18",
         r"(.*/)?lmdeploy(\.\S*)?",
         {"--hf-overrides": _object, "--session-len": _whole, "--rope-scaling-factor": _number, "--backend": _text},
         "--cache-max-entry-count --cache-block-seq-len --dllm-block-length --max-log-len --calib-seqlen --search-scale",
     ),
-    "llama.cpp": Program(
+    "llama.cpp": Engine(
         "llama.cpp 0.5.0",
         r"(.*/)?(llama-[\w-]+|llama_cpp\.server|llama\.cpp)(\.exe)?",
         {
@@ -273,7 +273,7 @@ def _engine(commands: list[str], found: list[tuple[str, str | None]]) -> str:
     )
 
 
-def _read(program: Program, name: str, text: str | None) -> tuple[str, object]:
+def _read(program: Engine, name: str, text: str | None) -> tuple[str, object]:
     if name in SWITCHES:
         return name, True
     if text is None:

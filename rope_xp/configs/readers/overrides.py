@@ -21,7 +21,7 @@ from rope_xp.configs.block import blocks_of
 from rope_xp.configs.families.family import Family
 from rope_xp.configs.families.model_types import FAMILIES, NOT_IN_TRANSFORMERS
 from rope_xp.configs.families.own_keys import variant_of
-from rope_xp.configs.keys import BASE_KEYS, LENGTH, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated, is_about_positions
+from rope_xp.configs.keys import BASE_KEYS, PARTIAL_KEYS, Keys, comma_separated, is_about_positions
 from rope_xp.configs.layers import nested_by
 from rope_xp.configs.parts import PARTS, part_of, path_to
 from rope_xp.configs.readers.command_line import LENGTHS, Changed, CommandLine
@@ -29,7 +29,7 @@ from rope_xp.configs.readers.formats import format_of
 from rope_xp.configs.upstream import drop, drop_replaced
 from rope_xp.configs.writers.vllm import SCALED_LENGTH
 from rope_xp.errors import wrong_value
-from rope_xp.frequencies import RULES
+from rope_xp.frequencies import LENGTH, ORIGINAL, RULES
 from rope_xp.types import Config, Values
 
 BLOCK_KEYS = ("rope_parameters", "rope_scaling")
@@ -58,6 +58,8 @@ NAMES_OF_USERS = {"deepseek_yarn": "yarn", "ntk": "dynamic with alpha"}
 # without a base.
 WITH_BASE = ("gpt_oss", "granite", "granitemoe", "granitemoeshared", "olmo_hybrid")
 WITH_FRACTION = ("persimmon", "phi")
+# Those whose config writes a fraction into its block before vLLM sets that of the flags.
+WITH_OWN_FRACTION = ("phi3", "phi4_multimodal")
 # Keys that SGLang and older versions of vLLM read.
 MULTIPLIERS = ("attn_factor", "apply_yarn_scaling")
 # vLLM reads the sections of position axes for these rules only.
@@ -134,17 +136,16 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
     if length is not None and length < 1:
         raise wrong_value(f"the context of flags must be at least 1; got {length}")
     is_longrope = any("longrope" in (each.get("rope_type"), each.get("type")) for each in found.blocks)
-    usual = found.mapping.get(LENGTH)
-    if line.engine == "vllm":  # without a length, it serves those of the short list
-        usual = found.mapping.get(ORIGINAL) or found.family.default(ORIGINAL) or usual
-    # Which of its two lists is used. The others choose it by the positions of each call.
-    context = (length or usual) if is_longrope and line.engine == "vllm" else None
+    # vLLM uses one of the two lists, without a length the short one. The others choose it by the positions of each
+    # call, as transformers does.
+    by_length = is_longrope and line.engine == "vllm" and not found.reading.by
+    usual = found.mapping.get(ORIGINAL) or found.family.default(ORIGINAL) or found.mapping.get(LENGTH)
+    context = (length or usual) if by_length else None
     if not found.family.quirks.base_keys:  # the reader knows no key for the base
         for block in found.blocks:
             if block.get("rope_theta") == found.family.default("rope_theta"):
                 del block["rope_theta"]
-    served = context if line.engine == "vllm" and is_longrope else length
-    return Changed(_placed(whole, place, found.mapping), context, served, found.remarks)
+    return Changed(_placed(whole, place, found.mapping), context, context if by_length else length, found.remarks)
 
 
 def _in_engine(part: Part, whole: Config) -> Part:
@@ -178,7 +179,8 @@ def _of_vllm(part: Part) -> None:
         for block in part.blocks:
             if block.get("rope_type") in WITH_ORIGINAL:
                 block[ORIGINAL] = plain[ORIGINAL]
-    if not part.path and PARTIAL_KEYS[0] in plain and part.stated_fraction() is None:
+    has_fraction = part.stated_fraction() is not None or part.model_type in WITH_OWN_FRACTION
+    if not part.path and PARTIAL_KEYS[0] in plain and not has_fraction:
         part.mapping[PARTIAL_KEYS[0]] = plain.pop(PARTIAL_KEYS[0])
     _set_plain(part, plain)
     for key, value in own.items():
@@ -195,7 +197,27 @@ def _of_vllm(part: Part) -> None:
     lengths = [part.mapping[key] for key in LENGTHS_OF_VLLM if isinstance(part.mapping.get(key), int)]
     stated = part.mapping.get("model_max_length") or min(lengths, default=None)
     _remark_on_length(part, stated, scaled, "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    _drop_fraction(part)
     part.edit_blocks(lambda block: _as_vllm(block, part))
+
+
+def _drop_fraction(part: Part) -> None:
+    # Classes of vLLM with one rule, and some of transformers, rotate whole heads, but for the rule "proportional".
+    known, fraction, rules = part.reading.rules, part.stated_fraction(), {each.get("rope_type") for each in part.blocks}
+    is_read = any(PARTIAL_KEYS[0] in keys for rule, keys in known.items() if rule != "proportional")
+    may_read = is_read or not (part.reading.by or {*known} == {"yarn"})
+    if may_read or fraction in (None, 1.0) or "proportional" in rules:
+        return
+    if part.reading.by and not rules <= {None, "default"}:
+        raise wrong_value(
+            f"{PARTIAL_KEYS[0]} must be 1 for model type {part.model_type!r} with flags of vLLM, which runs a class "
+            f"of {part.reading.by} that rotates whole heads, and fails with a scaling rule; got {fraction!r:.40}"
+        )
+    drop(part.mapping, PARTIAL_KEYS)
+    part.edit_blocks(lambda block: {key: value for key, value in block.items() if key not in PARTIAL_KEYS})
+    part.remarks.append(
+        f"{part.line.name} does not read {PARTIAL_KEYS[0]} for model type {part.model_type!r}: it rotates whole heads"
+    )
 
 
 def _remark_on_length(part: Part, stated: object, scaled: list[Values], variable: str) -> None:

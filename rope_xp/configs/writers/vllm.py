@@ -5,17 +5,7 @@ from collections.abc import Mapping
 from math import ceil, isclose
 
 from rope_xp.configs import engines
-from rope_xp.configs.writers import Options, require_layers
-from rope_xp.configs.writers.limits import (
-    base_and_rule,
-    below,
-    mscales,
-    require_half,
-    require_length_of_config,
-    require_text,
-    require_usual_softmax,
-    with_all_lengths,
-)
+from rope_xp.configs.writers import Options, limits, require_layers
 from rope_xp.configs.writers.transformers import rope_parameters
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, NTKScaling, YarnScaling
@@ -38,8 +28,9 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
     require_layers(rope, "vllm", "all")  # one block for all layers, unlike the nested ones of `flags_of_types`
     flags = _flags(_keys(rope, table, reading), reading.path, rope, options.length)
     rule = rope.scaling
-    if options.length is None and isinstance(rule, LongRopeScaling) and rule.short_factor != rule.long_factor:
-        # The length chooses the list.
+    if options.length is not None or reading.by:  # transformers chooses a list at each call
+        return flags
+    if isinstance(rule, LongRopeScaling) and rule.short_factor != rule.long_factor:  # the length chooses the list
         length = rule.seq_len if rule.is_long else rule.original_max_position_embeddings
         return [*flags, "--max-model-len", str(length)]
     return flags
@@ -68,16 +59,16 @@ def _flags(keys: Values, path: tuple[str, ...], rope: Embedding, length: int | N
         # No frequency follows from it in vLLM but those of dynamic NTK, which already has it. The attention factor of
         # LongRoPE does: its logarithm needs the length with scaling.
         keys.setdefault("max_position_embeddings", ceil(length / factor))
-    return [*flags, "--hf-overrides", json.dumps(below(path, with_all_lengths(keys, rope)))]
+    return [*flags, "--hf-overrides", json.dumps(limits.below(path, limits.with_all_lengths(keys, rope)))]
 
 
 def _reading_of(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Reading]:
     table, source = engines.table("vllm", options.engine_version), rope._provenance
-    require_text(rope, table.name)
+    limits.require_text(rope, table.name)
     reading, is_known = table.of_text(source.file_type, source.model_type, source.path)
     # A class with latent attention has "deepseek_yarn" in place of "yarn", and scales the softmax by it.
     has_plain_yarn = is_known and "yarn" in reading.rules
-    require_usual_softmax(rope, table.name, may_scale=not has_plain_yarn)
+    limits.require_usual_softmax(rope, table.name, may_scale=not has_plain_yarn)
     if source.model_type and not is_known:
         engines.warn(
             f"whether {table.name} reads rope_parameters for model type {source.model_type!r} is not known; it was "
@@ -119,9 +110,9 @@ def _block(rope: Embedding, reading: engines.Reading) -> tuple[Values, Values]:
     if isinstance(rule, DynamicNTKScaling):
         return _of_dynamic(rope, rule, reading)
     if isinstance(rule, NTKScaling) and (rope.sections is not None or "alpha" not in reading.rules.get("dynamic", ())):
-        rope = rope.replace(base=base_and_rule(rope, "vLLM")[0], scaling=None)
+        rope = rope.replace(base=limits.base_and_rule(rope, "vLLM")[0], scaling=None)
     if isinstance(rule, LongRopeScaling):
-        require_half(rope, "vLLM")
+        limits.require_half(rope, "vLLM")
     if isinstance(rule, MixedNTKScaling):  # transformers does not have it
         block = rope_parameters(rope.replace(scaling=None, attention_factor=None), "vLLM")
         return block | {"rope_type": "ntk", "factor": rule.factor, "mixed_b": rule.mixed_b}, {}
@@ -156,7 +147,7 @@ def _of_dynamic(rope: Embedding, rule: DynamicNTKScaling, reading: engines.Readi
             )
         length = max(rule.seq_len, trained)
         return block | {"max_trained_positions": trained}, {"max_position_embeddings": length}
-    require_length_of_config(rule, "this version of vLLM")
+    limits.require_length_of_config(rule, "this version of vLLM")
     return block, {"max_position_embeddings": trained}
 
 
@@ -165,7 +156,7 @@ def _of_yarn(rope: Embedding, rule: YarnScaling, block: Values, reading: engines
         del block["truncate"]  # the default
     if _is_latent(rope, reading):
         block.pop("attention_factor", None)
-        return block | {"mscale": 1.0, "mscale_all_dim": 0.0} | mscales(rope, rule, "vLLM")
+        return block | {"mscale": 1.0, "mscale_all_dim": 0.0} | limits.mscales(rope, rule, "vLLM")
     read, factor = reading.rules.get("yarn", frozenset()), rope.attention_factor
     if "attention_factor" in read:
         if factor == 1.0:  # some models with latent attention read these two instead
