@@ -8,7 +8,7 @@ from rope_xp import frequencies
 from rope_xp.arrays import checks
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import THESE_LAYERS, pairs_of, shown_length, unseen_from, windowed_layers
+from rope_xp.explanation import THESE_LAYERS, scaled_pairs, shown_length, unseen_from, windowed_layers
 from rope_xp.provenance import STAYS, Provenance, with_provenance
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import lengths_of
@@ -324,8 +324,8 @@ class Choices(Report):
             Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
             Section(
                 "",
-                f"{self.pairs} pairs are rotated. {self.incomplete} of them complete no turn within {self.trained:,} "
-                f"tokens, the trained length{' before scaling' if self.warnings else ''}.",
+                f"Rotated pairs: {self.pairs}. Of them complete no turn within {self.trained:,} tokens, the trained "
+                f"length{' before scaling' if self.warnings else ''}: {self.incomplete}.",
             ),
             Section("", Table((), LEGEND)),
             Section("Notes", [*self.notes, ONE_FACTOR, SURVEY]),
@@ -371,11 +371,11 @@ def _number(divisor: float) -> str:
 
 
 def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
-    before, notes = pairs_of(unscaled(rope)), []
+    before, notes = scaled_pairs(unscaled(rope)), []
     if rope.scaling is not None:
         notes.append(
-            f"The embedding is scaled: {rope.scaling.describe()}. A rule replaces this scaling. It starts from the "
-            f"base and from {trained:,} tokens, with the factor {to / trained:.4g}, even if the present one is greater."
+            f"The embedding is scaled: {rope.scaling.describe()}. A new rule replaces it, with the same "
+            f"base and the factor {to / trained:.4g} from {trained:,} tokens, also where the old factor is greater."
         )
         if rope.softmax_scale != 1.0:
             notes.append(
@@ -435,7 +435,7 @@ def _choice(rope: Embedding, rule: str, trained: int, to: int) -> Choice:
         result = extended(rope, rule, trained, to, {})
     except ValueError as error:
         return Choice(rule, *texts, refusal=str(error).partition(": ")[2])
-    pairs = pairs_of(result)
+    pairs = scaled_pairs(result)
     # No rule of METHODS stops a pair.
     divisors = [pair.divisor for pair in pairs if pair.divisor is not None]
     treated = Counter(pair.treatment(to / trained) for pair in pairs)

@@ -26,9 +26,9 @@ from rope_xp.cli.options import (
     TRAINED,
     WRITING,
     Command,
-    Place,
-    Program,
+    Programs,
     ReportT,
+    Wanted,
     about,
     config,
     flags_of,
@@ -42,10 +42,10 @@ from rope_xp.cli.options import (
     require_one_stdin,
 )
 from rope_xp.cli.settings import Settings
-from rope_xp.configs.every_layer import Group, groups_of
+from rope_xp.configs.every_layer import LayerGroup, groups_of
 from rope_xp.configs.reading import why_not_rotated
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, Options, Target
-from rope_xp.embedding import RotaryEmbedding, Rule
+from rope_xp.embedding import RotaryEmbedding, RuleName
 from rope_xp.explanation import Explained, LayersExplained
 from rope_xp.extension import replaced_scaling
 from rope_xp.reports import WIDTH, Report, as_text
@@ -78,7 +78,7 @@ PROGRAMS = ", ".join(TARGETS)
 @app.command()
 @FILE
 @options(CONTEXT, TRAINED, CONFIG, FLAGS, JSON)
-def explain(file: str, as_json: bool, context: int | None, trained_length: int | None, **place: Unpack[Place]) -> int:
+def explain(file: str, as_json: bool, context: int | None, trained_length: int | None, **place: Unpack[Wanted]) -> int:
     """Say what the rotary embedding of a config does.
 
     If its layers differ, all are listed. The exit code is 1 if the report has warnings, or if the layer of --layer or
@@ -101,7 +101,7 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
     return show(report, as_json) or int(not others and first.explanation is None)
 
 
-def _groups(file: str, place: Place, may_lack: bool = False) -> list[Group]:
+def _groups(file: str, place: Wanted, may_lack: bool = False) -> list[LayerGroup]:
     """The layers of a file by their embeddings; an error if none has one, unless they `may_lack` it."""
     with about(file):
         given = config(file)
@@ -196,12 +196,12 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
 @FILE
 @click.option("--to", type=length, required=True, help="The new length.")
 @click.option("--rule", type=click.Choice(RULES), metavar="RULE", help=f"The scaling rule: {', '.join(RULES)}.")
-@click.option("--for", "target", type=Program(), metavar="PROGRAM", help=f"Print the settings for one of {PROGRAMS}.")
+@click.option("--for", "target", type=Programs(), metavar="PROGRAM", help=f"Print the settings for one of {PROGRAMS}.")
 @options(TRAINED, RULE, CONFIG, WRITING, JSON)
 def extend(
     file: str,
     to: int,
-    rule: Rule | None,
+    rule: RuleName | None,
     target: Target | None,
     trained_length: int | None,
     architecture: str | None,
@@ -260,12 +260,12 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
         _note(f'note: set "max_position_embeddings" to {to} in config.json, too')
     if target == "transformers":
         inside = f', in its object "{kind}"' if (kind := extended._provenance.layer_type) else ""
-        _note(f'note: in config.json, these keys belong in "rope_parameters"{inside}')
+        _note(f'note: in config.json, these keys belong in "rope_parameters"{inside}, and "rope_scaling" must go')
 
 
 @app.command()
 @FILE
-@click.option("--to", "target", type=Program("all"), metavar="PROGRAM", required=True, help=f"One of all, {PROGRAMS}.")
+@click.option("--to", "target", type=Programs("all"), metavar="PROGRAM", required=True, help=f"One of all, {PROGRAMS}.")
 @options(CONFIG, FLAGS, WRITING, JSON)
 def convert(
     file: str,
@@ -273,7 +273,7 @@ def convert(
     architecture: str | None,
     engine_version: str | None,
     as_json: bool,
-    **place: Unpack[Place],
+    **place: Unpack[Wanted],
 ) -> int:
     """Write the embedding of a config for another program: keys as JSON, or arguments of its command line.
 
@@ -329,7 +329,7 @@ def plot(
     labels: tuple[str, ...],
     dark: bool,
     context: int | None,
-    **place: Unpack[Place],
+    **place: Unpack[Wanted],
 ) -> int:
     """Draw the rotary embeddings of configs. If the layers of a config differ, each type of them is drawn.
 

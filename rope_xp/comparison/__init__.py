@@ -41,8 +41,8 @@ def compare(
         The two are the same if they agree at positions 0 to ``context - 1``. The default is the extended or trained
         length of the values, the longest that is known, or else 4096. If frequencies depend on the length of a
         sequence (LongRoPE, dynamic NTK), configs are read for sequences of `context` tokens, unless `options` have a
-        `seq_len` or flags with a length. So are two values, unless one of them states a length. A value beside a
-        function, a module or a config stays as it is; the default is then at most the length of its frequencies.
+        `seq_len` or flags with a length. Two values are read so, too, unless one of them states a length. A value that
+        is compared with something else stays as it is; the default is then at most the length of its frequencies.
     tolerance : float, optional
         The change of a unit score that is accepted. The default is 1e-3, a bound for float32 phases at position 8,192.
         For a function with bfloat16 or float16 results, it is 8 roundings of that dtype, and must not be less.

@@ -225,7 +225,7 @@ def confirmed(finding: Finding, directions: np.ndarray | None, context: int, tol
     count = min(longest_call(probe.head_dim), context)
     if _is_one_of_few(probe, position, count):
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
-    words = f"At position {position:,}, the result is not that of the value that the angles give."
+    words = f"At position {position:,}, the result is not what the angles at other positions say."
     return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
 
 

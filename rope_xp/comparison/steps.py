@@ -34,11 +34,11 @@ from rope_xp.comparison.describe import (
 from rope_xp.comparison.measures import attention_moved, change_at, first_beyond, first_of_scores
 from rope_xp.comparison.report import Comparison
 from rope_xp.configs.from_config import from_config
-from rope_xp.configs.keys import LENGTH
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, PERMUTED
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.explanation import Sequences, sequences_of
+from rope_xp.frequencies import LENGTH
 from rope_xp.identification.behaviour import Behaviour, directions_of
 from rope_xp.identification.precision import COARSE, COARSE_BITS
 from rope_xp.identification.probe import SEARCHED_INDEX, Function, Probe
@@ -60,7 +60,8 @@ ONE_PERCENT = 0.01
 ADVICE = {cause: each.advice for cause, each in BY_CAUSE.items()} | {
     "head_dim": "Check how many channels a head has (head_dim).",
     "length": "Let the tables be as long as the context, or compute angles from positions, in float32 at least.",
-    "calls": "The result of a row must follow from its channels and its position alone: take tables from `positions`.",
+    "calls": "The result of a row must follow from its channels and its position alone: take tables from `positions`. "
+    "If it follows from the length of the call by dynamic NTK or LongRoPE, compare below the original length.",
     "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
     "unknown": "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes.",
 }

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from rope_xp.errors import wrong_value
-from rope_xp.frequencies import YarnScaling
+from rope_xp.frequencies import ORIGINAL, YarnScaling
 from rope_xp.identification.behaviour import Behaviour, behaviour_of
 from rope_xp.identification.pairs import (
     MOST_UNKNOWN,
     SHORTER_LENGTHS,
-    Angles,
     Channels,
+    PairAngles,
     Rotations,
     alone_in_words,
     channels_of,
@@ -29,7 +29,6 @@ from rope_xp.identification.probe import STRIDES, Calls, Probe, irregularity, re
 from rope_xp.identification.result import Identification
 from rope_xp.identification.rules import attention_in_words, simplest_within
 from rope_xp.identification.values import (
-    LENGTH,
     RATIOS,
     Measured,
     Value,
@@ -136,7 +135,7 @@ class Search:
                 self.conclude(f"{words} ones", precision="float32")
             unlike = rounded
         if unlike is not None:
-            self.conclude(f"at position {unlike:,}, the result is not that of the value that the angles give")
+            self.conclude(f"at position {unlike:,}, the result is not what the angles at other positions say")
         elif self.report.rope is not None:
             far = f", and some up to {tested_below - 1:,}" if tried < tested_below else ""
             self.conclude(f"all positions below {tried:,} were tried{far}")
@@ -255,13 +254,13 @@ class Search:
         results = Calls(self.probe, directions).rotated(*channels.unit_rows(positions), axis or 0)
         return None if results is None else rotations_of(channels, positions, channels.blocks(results))
 
-    def _angles(self, rotations: Rotations) -> Angles:
+    def _angles(self, rotations: Rotations) -> PairAngles:
         frequencies = rotations.frequencies()
         if frequencies.until is not None:
             words = "not a rotary embedding: angles are not proportional to positions"
             raise Ended(words, self._equal_positions(rotations))
         offset, words = start_of(frequencies, rotations.roundoff)
-        angles = Angles(rotations.positions[1:], rotations.angle[1:], frequencies, offset, 0, rotations.roundoff)
+        angles = PairAngles(rotations.positions[1:], rotations.angle[1:], frequencies, offset, 0, rotations.roundoff)
         if offset is None:
             exchanged, of_exchanged = angles.with_sines_exchanged()
             if exchanged.offset is None:  # the offset may be far
@@ -295,7 +294,7 @@ class Search:
             return f"positions are divided by {first} and rounded down: {first} neighbours have the same position"
         return f"positions below {first} have the same angles"
 
-    def _narrowed(self, channels: Channels, angles: Angles) -> Angles:
+    def _narrowed(self, channels: Channels, angles: PairAngles) -> PairAngles:
         # Sines and cosines with few digits give frequencies at many positions only.
         if angles.roundoff < COARSE or self.probe.axes > 1:
             return angles
@@ -306,7 +305,7 @@ class Search:
             angles = angles._replace(frequencies=angles._replace(positions=positions, values=values).narrowed())
         return angles
 
-    def _measured(self, rotations: Rotations, angles: Angles) -> Measured:
+    def _measured(self, rotations: Rotations, angles: PairAngles) -> Measured:
         of_axes = self._of_axes(rotations, angles)  # first, because it may end the search with one more reason
         if angles.offset is None:
             raise Ended  # `_angles` has concluded why
@@ -317,7 +316,7 @@ class Search:
             self.conclude(direction=measured.direction)
         return measured
 
-    def _of_axes(self, rotations: Rotations, angles: Angles) -> np.ndarray:
+    def _of_axes(self, rotations: Rotations, angles: PairAngles) -> np.ndarray:
         """The frequencies "axes pairs" along each position axis alone, to which angles must be proportional."""
         if self.probe.axes == 1:
             return angles.frequencies.values[None]
@@ -397,8 +396,8 @@ class Search:
         scaling = rope.scaling if change is None else change.scaling
         if isinstance(scaling, YarnScaling):
             self.conclude(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * measured.magnitude_error))
-        if ratios := [name for name in RATIOS if hasattr(scaling, name)]:
-            self.conclude(f"only the ratios of {', '.join(ratios)} and {LENGTH} act: a config may state other numbers")
+        if ratios := ", ".join(name for name in RATIOS if hasattr(scaling, name)):
+            self.conclude(f"only the ratios of {ratios} and {ORIGINAL} act: a config may state other numbers")
         frequencies, w = measured.angles.frequencies, value.frequencies
         off = np.abs(frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
         measures = f"the frequencies of {len(w)} pairs were measured"

@@ -44,9 +44,10 @@ def assert_is_the_formula(rule, truth, base, width):
     assert (rope.inv_freq, rope.attention_factor) == (found, rule.resolved_attention_factor)
 
 
-@given(st.floats(5.0, 1e7), st.integers(2, 64), st.floats(1.0, 64.0), st.integers(16, 200_000), st.data())
+@given(st.floats(5.0, 1e7), st.integers(1, 64), st.floats(1.0, 64.0), st.integers(16, 200_000), st.data())
 def test_rules(base, pairs, factor, length, data):
-    rule, truth = data.draw(rules(base, 2 * pairs, factor, length, RULES[1:]))
+    names = [name for name in RULES[1:] if pairs > 1 or name not in ("ntk", "dynamic")]  # which divide by pairs - 1
+    rule, truth = data.draw(rules(base, 2 * pairs, factor, length, names))
     assert_is_the_formula(rule, truth, base, 2 * pairs)
 
 

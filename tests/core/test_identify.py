@@ -133,7 +133,7 @@ NO_VALUES = {
         (twice_as_long, "Channels 6, 7, 8, 9 and 6 more are multiplied or moved"),
         (
             lambda x, p: good(x, p + (p == 100)),
-            "At position 100, the result is not that of the value that the angles give.",
+            "At position 100, the result is not what the angles at other positions say.",
         ),
     ],
     # No rotation, or not linear.
