@@ -30,7 +30,7 @@ from rope_xp.kernels.tables import TableScale, pair_of, scale_of
 from rope_xp.layouts import LAYOUTS, READ_WRITE, Layout, checked_blocks, span_of
 from rope_xp.provenance import Provenance, mark
 from rope_xp.sections import Sections
-from rope_xp.spectrum import frequencies_of
+from rope_xp.spectrum import checked_frequencies
 from rope_xp.types import Array, ArrayT, OtherT, Values
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Role = Literal["query", "key"]
 ROLES = {"query": "its scale grows with position", "key": "its scale shrinks with position"}
-Rule = Literal["linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]
+RuleName = Literal["linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -163,7 +163,7 @@ class RotaryEmbedding:
         span = span_of(self.head_dim, self.first_channel, self.rotary_dim, is_open=self.inv_freq is not None)
         _check_options(self)
         reverse = checks.boolean("reverse", self.reverse)
-        base, frequencies = frequencies_of(self.base, self.inv_freq, span, self.scaling, self.sections, reverse)
+        base, frequencies = checked_frequencies(self.base, self.inv_freq, span, self.scaling, self.sections, reverse)
         blocks = checked_blocks(self.blocks, self.layout, frequencies.pairs)
         removed = self._scaling if self.scaling is None else None
         scale = scale_of(self.attention_factor, self.scaling, removed, self.xpos, frequencies)
@@ -389,10 +389,10 @@ class RotaryEmbedding:
         program = None if key is None else self._plans.get(key)
         if program is not None:
             return SinCos(*program.run(positions, like))
-        program = GeneralTableProgram.of(self, role)
-        sincos = program.run(positions, like)
         if role is not None or self.xpos is not None:
             checks.one_of("role", role, ROLES)
+        program = GeneralTableProgram.of(self, role)
+        sincos = program.run(positions, like)
         if key is not None:
             fast = fast_table_program(self, positions, [positions if like is None else like])
             self._plans.add(key, program if fast is None else fast)
@@ -708,11 +708,11 @@ class RotaryEmbedding:
     def extend(self, to: int, rule: None = None, *, trained_length: int | None = None) -> "Choices": ...
     @overload
     def extend(
-        self, to: int, rule: Rule, *, trained_length: int | None = None, **options: Any
+        self, to: int, rule: RuleName, *, trained_length: int | None = None, **options: Any
     ) -> "RotaryEmbedding": ...
     @public("RotaryEmbedding.extend")
     def extend(
-        self, to: int, rule: Rule | None = None, *, trained_length: int | None = None, **options: Any
+        self, to: int, rule: RuleName | None = None, *, trained_length: int | None = None, **options: Any
     ) -> "RotaryEmbedding | Choices":
         """An embedding for longer sequences by a scaling rule or, without `rule`, a report of the rules.
 

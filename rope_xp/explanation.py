@@ -77,7 +77,7 @@ class ScaledPair(NamedTuple):
         return ceil(round(min((self.divisor or 1.0) * trained, 2.0**63), 6))
 
 
-def pairs_of(rope: Embedding) -> list[ScaledPair]:
+def scaled_pairs(rope: Embedding) -> list[ScaledPair]:
     scaled = rope._frequencies.of_each_pair()
     unscaled = None if rope.base is None else rope.replace(scaling=None)._frequencies.of_each_pair()
     return [ScaledPair(number, w, None if unscaled is None else unscaled[number]) for number, w in enumerate(scaled)]
@@ -239,7 +239,7 @@ def _base(rope: Embedding) -> str:
     assumed = [each for each in rope._provenance.defaults if each.row == "frequencies"]
     if not assumed or rope.base != USUAL_BASE:
         return ""
-    longest = max(2 * pi / pair.frequency for pair in pairs_of(rope) if pair.frequency)
+    longest = max(2 * pi / pair.frequency for pair in scaled_pairs(rope) if pair.frequency)
     length = rope._provenance.max_position_embeddings or 0
     if isinstance(rope.scaling, Llama3Scaling):
         reason = "Llama 3.1, for which the rule llama3 was made, has the base 500,000."
@@ -626,7 +626,7 @@ def explain(rope: Embedding, context: int | None, trained_length: int | None) ->
     # The short factors of LongRoPE are for the trained length.
     is_short = isinstance(rope.scaling, LongRopeScaling) and not rope.scaling.is_long
     known = (lengths.trained if is_short else lengths.extended) or lengths.trained
-    pairs, provenance = pairs_of(rope), rope._provenance
+    pairs, provenance = scaled_pairs(rope), rope._provenance
     context = provenance.served or known if context is None else checks.length("context", context)
     return Explanation(
         rope=rope,

@@ -14,7 +14,7 @@ from rope_xp.sections import Sections
 from rope_xp.types import Embedding
 
 
-def frequencies_of(
+def checked_frequencies(
     base: object,
     inv_freq: object,
     span: tuple[int, int, int | None],

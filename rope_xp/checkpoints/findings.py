@@ -15,7 +15,7 @@ from rope_xp.checkpoints.projections import (
     META,
     MLX,
     Conclusion,
-    Group,
+    Stack,
     is_of_other_part,
     main_group,
     mark_of_mlx,
@@ -110,7 +110,7 @@ def findings(path: str) -> Values:
     }
 
 
-def _format(contents: Contents, group: Group, mlx: str) -> tuple[str | None, str]:
+def _format(contents: Contents, group: Stack, mlx: str) -> tuple[str | None, str]:
     if contents.container == GGUF:
         return GGUF, "the file begins with b'GGUF'"
     if not group.format:

@@ -11,7 +11,7 @@ from rope_xp.configs.parts import part_of, path_to
 from rope_xp.types import Config, Embedding
 
 Conclusion = tuple[str, str]
-Found = tuple[int, str]  # a size, and from what it follows
+Size = tuple[int, str]  # a size, and from what it follows
 Sizes = dict[str, int | None]
 
 # The keys of each size, in transformers, Meta's and Mistral's params.json, Megatron and GGUF.
@@ -68,7 +68,7 @@ MAX_LAYERS = 16_384
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
 
-class Place(NamedTuple):
+class TensorName(NamedTuple):
     """The parts of a name such as "model.layers.0.self_attn.q_proj.weight"."""
 
     prefix: str  # "model.layers"
@@ -78,7 +78,7 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Group:
+class Stack:
     """The layers whose tensors have the same prefix, such as "model.layers"."""
 
     prefix: str
@@ -115,7 +115,7 @@ class Group:
     def example(self) -> str:
         return next(self.names[role] for role in ("q", "qkv", "kv_a", "q_a", "k", "q_norm", "o") if role in self.names)
 
-    def add(self, name: str, place: Place, tensor: Tensor | None, mlx: bool) -> None:
+    def add(self, name: str, place: TensorName, tensor: Tensor | None, mlx: bool) -> None:
         if place.layer is not None:
             self.layers.add(place.layer)
         format_, role = ROLES.get(place.inner, ("", ""))
@@ -132,7 +132,7 @@ class Group:
         elif place.parameter not in ("weight", "bias"):
             self.packed.add(place.parameter)
 
-    def _add_shape(self, role: str, name: str, place: Place, tensor: Tensor, mlx: bool) -> None:
+    def _add_shape(self, role: str, name: str, place: TensorName, tensor: Tensor, mlx: bool) -> None:
         shape = tensor.shape
         if place.layer is None and shape:
             self.layers.update(range(min(shape[0], MAX_LAYERS)))
@@ -148,28 +148,28 @@ def is_of_other_part(name: str) -> bool:
     return any(part.startswith(OTHER_PARTS) or part.endswith(OTHER_PARTS) for part in name.split("."))
 
 
-def main_group(tensors: Mapping[str, Tensor | None], mlx: bool) -> Group:
+def main_group(tensors: Mapping[str, Tensor | None], mlx: bool) -> Stack:
     """The layers of the text model, or of the largest part that has projections; an empty group without projections."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, Stack] = {}
     for name, tensor in tensors.items():
         place = _place(name)
         if place is not None:
-            groups.setdefault(place.prefix, Group(place.prefix)).add(name, place, tensor, mlx)
+            groups.setdefault(place.prefix, Stack(place.prefix)).add(name, place, tensor, mlx)
     found = [group for group in groups.values() if group.format]
     text = [group for group in found if not is_of_other_part(group.prefix)]
     prefixes = {group.prefix.replace("decoder", "encoder") for group in text if "decoder" in group.prefix}
     text = [group for group in text if group.prefix not in prefixes]  # without encoders beside a decoder
-    return max(text or found, key=lambda group: len(group.layers), default=Group(""))
+    return max(text or found, key=lambda group: len(group.layers), default=Stack(""))
 
 
-def _place(name: str) -> Place | None:
+def _place(name: str) -> TensorName | None:
     parts = name.split(".")
     at = next((i for i, part in enumerate(parts) if part.isdecimal() and len(part) < 7), None)
     if at is not None:
-        return Place(".".join(parts[:at]), int(parts[at]), ".".join(parts[at + 1 : -1]), parts[-1])
+        return TensorName(".".join(parts[:at]), int(parts[at]), ".".join(parts[at + 1 : -1]), parts[-1])
     if "layers" in parts:
         at = parts.index("layers") + 1
-        return Place(".".join(parts[:at]), None, ".".join(parts[at:-1]), parts[-1])
+        return TensorName(".".join(parts[:at]), None, ".".join(parts[at:-1]), parts[-1])
     return None
 
 
@@ -182,7 +182,7 @@ def mark_of_mlx(metadata: Config, tensors: Config) -> str:
     return f"quantised weights with {pair}scales and biases" if pair else ""
 
 
-def sizes_of(contents: Contents, group: Group, rope: Embedding | None) -> tuple[Sizes, list[Conclusion], list[str]]:
+def sizes_of(contents: Contents, group: Stack, rope: Embedding | None) -> tuple[Sizes, list[Conclusion], list[str]]:
     config, where = _text_config(contents), contents.config_name
     found = {size: stated for size in KEYS if (stated := _stated(config, KEYS[size], where))}
     if rope is not None:
@@ -209,7 +209,7 @@ def sizes_of(contents: Contents, group: Group, rope: Embedding | None) -> tuple[
     return sizes, [*_conclusions(found, config, group), *agreeing], warnings
 
 
-def _known(found: Mapping[str, Found], size: str) -> int:
+def _known(found: Mapping[str, Size], size: str) -> int:
     return found[size][0] if size in found else 0
 
 
@@ -224,7 +224,7 @@ def _text_config(contents: Contents) -> Config:
         return contents.config
 
 
-def _stated(config: Config, keys: tuple[str, ...], where: str) -> Found | None:
+def _stated(config: Config, keys: tuple[str, ...], where: str) -> Size | None:
     """The value of the first of these keys that is a size. A list has one value for each layer."""
     for key in keys:
         value = config.get(key)
@@ -235,7 +235,7 @@ def _stated(config: Config, keys: tuple[str, ...], where: str) -> Found | None:
     return None
 
 
-def _of_latent(config: Config, where: str) -> dict[str, Found]:
+def _of_latent(config: Config, where: str) -> dict[str, Size]:
     without, rotated = (config.get(key) for key in LATENT)
     found = {size: stated for size, keys in COMPRESSED.items() if (stated := _stated(config, keys, where))}
     if type(without) is int and type(rotated) is int and without >= 0 and rotated >= 1:
@@ -243,7 +243,7 @@ def _of_latent(config: Config, where: str) -> dict[str, Found]:
     return found
 
 
-def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
+def _add_from_shapes(found: dict[str, Size], group: Stack) -> None:
     """Sizes that the config does not state, each from the first shapes that say it."""
     q, (k, qkv, norm) = group.queries, (group.rows(role) for role in ("k", "qkv", "q_norm"))
     heads, hidden, name_of = _known(found, "heads"), _known(found, "hidden_size"), group.names.get
@@ -267,7 +267,7 @@ def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
         _add(found, "hidden_size", columns.pop(), f"columns of {group.example}")
 
 
-def _add(found: dict[str, Found], size: str, number: int | None, words: str) -> None:
+def _add(found: dict[str, Size], size: str, number: int | None, words: str) -> None:
     if number is not None:
         found.setdefault(size, (number, words))
 
@@ -277,7 +277,7 @@ def _quotient(number: int | None, divisor: int | None) -> int | None:
     return number // divisor if number and divisor and number % divisor == 0 else None
 
 
-def _add_defaults(found: dict[str, Found], config: Config, group: Group, where: str) -> None:
+def _add_defaults(found: dict[str, Size], config: Config, group: Stack, where: str) -> None:
     heads, hidden = _known(found, "heads"), _known(found, "hidden_size")
     if heads and not any(group.rows(role) for role in ("q", "k", "qkv")):
         if not group.is_latent:
@@ -287,7 +287,7 @@ def _add_defaults(found: dict[str, Found], config: Config, group: Group, where: 
     _add(found, "layers", len(group.layers) or None, f"indexes of {group.prefix}")
 
 
-def _conclusions(found: Mapping[str, Found], config: Config, group: Group) -> list[Conclusion]:
+def _conclusions(found: Mapping[str, Size], config: Config, group: Stack) -> list[Conclusion]:
     words = {size: size.replace("_", " ") for size in KEYS}
     conclusions = [(f"{words[size]}: {found[size][0]}", found[size][1]) for size in KEYS if size in found]
     missing = [size for size in KEYS if size not in found]
@@ -298,7 +298,7 @@ def _conclusions(found: Mapping[str, Found], config: Config, group: Group) -> li
     return conclusions
 
 
-def _why_not(group: Group) -> str:
+def _why_not(group: Stack) -> str:
     if not group.format:
         return "no config that was read states it, and no tensor has a known name"
     q, k, qkv = group.queries, group.rows("k"), group.rows("qkv")
@@ -312,7 +312,7 @@ def _why_not(group: Group) -> str:
 
 
 # Layers with other rows than the first are compared only if all should be alike.
-def _compare(found: Mapping[str, Found], group: Group, alike: bool, gated: bool) -> tuple[list[Conclusion], list[str]]:
+def _compare(found: Mapping[str, Size], group: Stack, alike: bool, gated: bool) -> tuple[list[Conclusion], list[str]]:
     agreeing, warnings = [], []
     for role, (sizes, rows_of, words) in ROWS.items():
         rows, numbers = group.all_rows(role), [_known(found, size) for size in sizes]

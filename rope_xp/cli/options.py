@@ -16,7 +16,7 @@ import click
 from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
 from rope_xp.configs.readers.formats import config_path
 from rope_xp.configs.writers import REFUSED, TARGETS
-from rope_xp.embedding import Rule
+from rope_xp.embedding import RuleName
 from rope_xp.errors import public
 from rope_xp.layouts import LAYOUTS, Layout
 from rope_xp.reports import Report
@@ -39,7 +39,7 @@ def length(text: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
-class Program(click.Choice):
+class Programs(click.Choice):
     """A program, or one for which nothing can be written, so that the error says why. Lists have the others alone."""
 
     def __init__(self, *more: str) -> None:
@@ -103,7 +103,7 @@ CONFIG = options(
 FLAGS = click.option("--flags", help="Arguments of vLLM, SGLang, lmdeploy or llama.cpp, or the whole command line.")
 
 
-class Place(TypedDict):
+class Wanted(TypedDict):
     """The values of `CONFIG` and `FLAGS`, by which `from_config` finds an embedding in a file."""
 
     layer: int | None
@@ -117,7 +117,7 @@ class Place(TypedDict):
 def placed(given: Mapping[str, object]) -> tuple[Values, Values]:
     """The values of `CONFIG` and `FLAGS` that were given, and those of other options."""
     stated = {name: value for name, value in given.items() if value is not None}
-    place = {name: value for name, value in stated.items() if name in Place.__annotations__}
+    place = {name: value for name, value in stated.items() if name in Wanted.__annotations__}
     return place, {name: value for name, value in stated.items() if name not in place}
 
 
@@ -177,12 +177,12 @@ def _parameter(name: str) -> Option:
     return click.option(flag, type=float, help=PARAMETERS[name])
 
 
-RULES = get_args(Rule)
+RULES = get_args(RuleName)
 RULE = options(*map(_parameter, PARAMETERS))
 # Options that help texts list apart, by their titles.
 SECTIONS = {
     "Parameters of rules": tuple(PARAMETERS),
-    "Which embedding of the file": tuple(Place.__annotations__),
+    "Which embedding of the file": tuple(Wanted.__annotations__),
 }
 # Errors of the library begin with the name of a function. Others are mistakes of ours, and keep their traceback.
 ERROR_OF_LIBRARY = re.compile(r"[\w.-]+: ")

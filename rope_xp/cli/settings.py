@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from rope_xp.cli.options import in_options, with_advice
-from rope_xp.configs.every_layer import Group
+from rope_xp.configs.every_layer import LayerGroup
 from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target, Written, config_for, config_for_layers
 from rope_xp.errors import public
 from rope_xp.reports import WIDTH, Lines, Report, Section
@@ -53,7 +53,7 @@ def _with_notes(write: Callable[[], Written]) -> Settings:
 
 
 @public("convert")
-def of_config(groups: Sequence[Group], target: Target, writing: Options) -> Settings:
+def of_config(groups: Sequence[LayerGroup], target: Target, writing: Options) -> Settings:
     if len(groups) == 1:
         return of_rope(groups[0].rope, target, writing, of_all=not groups[0].name)
     ropes = {each.name: each.rope for each in groups if each.rope is not None}
@@ -113,7 +113,7 @@ def _folded(value: object, width: int) -> str:
     return "\n".join(wrap(line, width, break_long_words=False, subsequent_indent=" "))
 
 
-def page(groups: Sequence[Group], writing: Options) -> Page:
+def page(groups: Sequence[LayerGroup], writing: Options) -> Page:
     versions = _versions(writing.engine_version)
     entries = []
     for target in ORDER:

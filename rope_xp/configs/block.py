@@ -10,8 +10,6 @@ from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.head_channels import head_dim_of, layout_of, rotated_channels_of, sections_of
 from rope_xp.configs.keys import (
     BASE_KEYS,
-    LENGTH,
-    ORIGINAL,
     Keys,
     Spelling,
     comma_separated,
@@ -24,7 +22,8 @@ from rope_xp.configs.layers import NO_LAYER, Block, LayerConfig, layers_of, nest
 from rope_xp.configs.writers.limits import LENGTH_KEYS
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
-from rope_xp.frequencies import RULES, DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling
+from rope_xp.frequencies import LENGTH, ORIGINAL, RULES, NTKScaling, Scaling
+from rope_xp.frequencies.by_length import DynamicNTKScaling, LongRopeScaling, YarnScaling
 from rope_xp.sections import Sections
 from rope_xp.spectrum import frequencies_of_rule
 from rope_xp.types import Config, Values

@@ -12,7 +12,7 @@ from rope_xp.explanation import ranges
 from rope_xp.types import Config, Values
 
 
-class Group(NamedTuple):
+class LayerGroup(NamedTuple):
     """Layers with the same embedding."""
 
     name: str  # the type of the layers, or their numbers if others of the type differ. Empty if all layers are alike.
@@ -21,11 +21,11 @@ class Group(NamedTuple):
     is_type: bool = False  # whether the name is that of one type, and the group has all layers of it
 
 
-def groups_of(config: Config, layer: int | None, layer_type: str | None, **options: Any) -> list[Group]:
+def groups_of(config: Config, layer: int | None, layer_type: str | None, **options: Any) -> list[LayerGroup]:
     """The layers by their embeddings: one group if a layer is chosen, or all are alike. Options as in `from_config`."""
     if layer is not None or layer_type is not None:
         name, layers = layer_type or f"layers {layer}", () if layer is None else (layer,)
-        return [Group(name, layers, from_config(config, layer=layer, layer_type=layer_type, **options))]
+        return [LayerGroup(name, layers, from_config(config, layer=layer, layer_type=layer_type, **options))]
     try:
         whole = from_config(config, **options)
     except ValueError as error:
@@ -35,18 +35,18 @@ def groups_of(config: Config, layer: int | None, layer_type: str | None, **optio
         return found
     found = _differing(config, options)
     if len(found) < 2:
-        return [Group("", (), whole)]
+        return [LayerGroup("", (), whole)]
     return [each if each.rope is None else each._replace(rope=whole) for each in found]
 
 
-def _differing(config: Config, options: Config) -> list[Group]:
+def _differing(config: Config, options: Config) -> list[LayerGroup]:
     """The groups of a config, in the order of their first layers; none if its layers cannot be told apart."""
     try:
         mapping = _without_long_lists(mapping_of(config))
         types, names = types_of_layers(mapping, options.get("part"))
         if types is None:
             ropes = {name: from_config(mapping, layer_type=name, **options) for name in names}
-            return [Group(name, (), rope, True) for name, rope in ropes.items()]
+            return [LayerGroup(name, (), rope, True) for name, rope in ropes.items()]
         ropes = [from_config(mapping, layer=layer, **options) for layer in range(len(types))]
     except (TypeError, ValueError):  # the caller has an error of the whole config, which says more
         return []
@@ -65,9 +65,9 @@ def _without_long_lists(mapping: Config) -> Values:
     }
 
 
-def _group(rope: RotaryEmbedding | None, layers: list[int], types: list[str]) -> Group:
+def _group(rope: RotaryEmbedding | None, layers: list[int], types: list[str]) -> LayerGroup:
     own = list(dict.fromkeys(types[layer] for layer in layers))
     has_all = all(own) and layers == [layer for layer, each in enumerate(types) if each in own]
-    return Group(
+    return LayerGroup(
         ", ".join(own) if has_all else f"layers {ranges(layers)}", tuple(layers), rope, has_all and len(own) == 1
     )

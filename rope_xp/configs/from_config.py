@@ -166,6 +166,6 @@ def from_config(
     >>> from_config({"dim": 4096, "n_heads": 32, "rope_theta": 500000.0, "multiple_of": 1024})
     RotaryEmbedding(head_dim=128, layout='interleaved', base=500000.0)
     """
-    from rope_xp.configs.reading import Choice, read_config  # and 30 modules that are not needed to import rope_xp
+    from rope_xp.configs.reading import Selection, read_config  # and 30 modules that are not needed to import rope_xp
 
-    return read_config(config, flags, Choice(layer, layer_type, seq_len, layout, compat, part, strict))
+    return read_config(config, flags, Selection(layer, layer_type, seq_len, layout, compat, part, strict))

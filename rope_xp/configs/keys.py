@@ -17,8 +17,6 @@ BASE_KEYS = ("rope_theta", "theta", "rotary_emb_base", "rotary_embedding_base", 
 PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_percent", "rope_pct", "rope_percent", "rope_percentage")
 PARTIAL_KEYS += ("rotary_emb_fraction",)
 INTERLEAVE_KEYS = ("rope_interleave", "rope_interleaved", "rotary_emb_interleaved", "rope_traditional")
-LENGTH = "max_position_embeddings"
-ORIGINAL = "original_max_position_embeddings"
 
 # The largest number of channels of a head, and of layers. No model comes near it.
 MAX_SIZE = 2**14

@@ -9,8 +9,9 @@ from rope_xp.configs.engines import table
 from rope_xp.configs.families.family import Axes, Family, LayerType, Quirks, head_dim_of_sliding_latent
 from rope_xp.configs.families.indexers import INTERLEAVE_KEY as INDEXER_INTERLEAVE_KEY
 from rope_xp.configs.families.model_types import FAMILIES_OF_TRANSFORMERS, NOT_IN_TRANSFORMERS
-from rope_xp.configs.keys import BASE_KEYS, INTERLEAVE_KEYS, LENGTH, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated
+from rope_xp.configs.keys import BASE_KEYS, INTERLEAVE_KEYS, PARTIAL_KEYS, Keys, comma_separated
 from rope_xp.errors import wrong_value
+from rope_xp.frequencies import LENGTH, ORIGINAL
 from rope_xp.types import Config, Values
 
 # Families without a rotation in transformers, and why. HunYuan-VL rotates the two channels of a pair by angles of

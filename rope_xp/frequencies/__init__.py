@@ -31,6 +31,8 @@ __all__ = [
     "mixed",
 ]
 
+# The lengths that rules have: names of their fields, and of keys of configs.
+LENGTH, ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
 # By the name in a config. `NTKScaling` has no name of its own there: it is "dynamic" with `alpha`.
 RULES: dict[str, type[Scaling]] = {
     each.rope_type: each

@@ -81,7 +81,7 @@ def _rotate_memory_keys(
     return [q_rotated, torch.cat((rotated.flatten(-3, -2), k[..., end:, :]), -2)]
 
 
-class Call(NamedTuple):
+class ApplyArguments(NamedTuple):
     """The arguments of one call of an apply function, sorted by their meaning."""
 
     arrays: tuple[Tensor | None, ...]
@@ -91,7 +91,7 @@ class Call(NamedTuple):
     options: tuple[object, ...] = ()  # more arguments of `rotate`
 
 
-def signature_of(function: Function) -> str:
+def parameters_of(function: Function) -> str:
     """The parameters of a function as text, without annotations."""
     # The decorator of the package `kernels` replaces a function by a module.
     parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
@@ -99,29 +99,29 @@ def signature_of(function: Function) -> str:
 
 
 # The parameters of every apply function of transformers that is known, and what they mean.
-_CALLS: tuple[Callable[..., Call], ...] = (
-    lambda q, k, cos, sin: Call((q, k), (cos, sin)),
-    lambda q, k, cos, sin, unsqueeze_dim=1: Call((q, k), (cos, sin), unsqueeze_dim, _rotate_short_queries),
-    lambda q, k=None, cos=None, sin=None, unsqueeze_dim=1: Call(
+_CALLS: tuple[Callable[..., ApplyArguments], ...] = (
+    lambda q, k, cos, sin: ApplyArguments((q, k), (cos, sin)),
+    lambda q, k, cos, sin, unsqueeze_dim=1: ApplyArguments((q, k), (cos, sin), unsqueeze_dim, _rotate_short_queries),
+    lambda q, k=None, cos=None, sin=None, unsqueeze_dim=1: ApplyArguments(
         (q, k), (cos, sin), unsqueeze_dim, _rotate_short_queries
     ),
-    lambda q, k, cos, sin, position_ids=None, unsqueeze_dim=1: Call(
+    lambda q, k, cos, sin, position_ids=None, unsqueeze_dim=1: ApplyArguments(
         (q, k), (cos, sin), unsqueeze_dim, _rotate_short_queries
     ),
-    lambda q, k, cos, sin, **kwargs: Call((q, k), (cos, sin), rotate=_rotate_last_tokens),
-    lambda x, cos, sin, unsqueeze_dim=1: Call((x,), (cos, sin), unsqueeze_dim),
-    lambda x, cos, sin, position_ids, unsqueeze_dim=2: Call((x,), (cos, sin), unsqueeze_dim),
-    lambda tensor, sin, cos: Call((tensor,), (cos, sin)),
-    lambda xq, xk, freqs_cis: Call((xq, xk), (freqs_cis.real, freqs_cis.imag)),
-    lambda query, key, freqs_ci: Call((query, key), (freqs_ci.real, freqs_ci.imag)),
-    lambda q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False: Call(
+    lambda q, k, cos, sin, **kwargs: ApplyArguments((q, k), (cos, sin), rotate=_rotate_last_tokens),
+    lambda x, cos, sin, unsqueeze_dim=1: ApplyArguments((x,), (cos, sin), unsqueeze_dim),
+    lambda x, cos, sin, position_ids, unsqueeze_dim=2: ApplyArguments((x,), (cos, sin), unsqueeze_dim),
+    lambda tensor, sin, cos: ApplyArguments((tensor,), (cos, sin)),
+    lambda xq, xk, freqs_cis: ApplyArguments((xq, xk), (freqs_cis.real, freqs_cis.imag)),
+    lambda query, key, freqs_ci: ApplyArguments((query, key), (freqs_ci.real, freqs_ci.imag)),
+    lambda q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False: ApplyArguments(
         (q, k), (cos, sin), rotate=_rotate_memory_keys, options=(num_k_exclude_rope, None if repeat_freqs_k else 1)
     ),
-    lambda q, k, cos, sin, cos_k, sin_k, num_k_exclude_rope=0, repeat_freqs_k=1: Call(
+    lambda q, k, cos, sin, cos_k, sin_k, num_k_exclude_rope=0, repeat_freqs_k=1: ApplyArguments(
         (q, k), (cos, sin), rotate=_rotate_memory_keys, options=(num_k_exclude_rope, repeat_freqs_k, cos_k, sin_k)
     ),
 )
-APPLY_SIGNATURES = {signature_of(call): call for call in _CALLS}
+APPLY_SIGNATURES = {parameters_of(call): call for call in _CALLS}
 ARRAY_NAMES = ("q", "k", "x", "tensor", "xq", "xk", "query", "key")
 
 
@@ -129,7 +129,7 @@ def equal_function(
     name: str, original: Function, formats: Iterable[TableFormat], heads_axes: Iterable[int | None] = (-2, 1, None)
 ) -> Function:
     """The apply function of rope_xp that gives the same results as `original`, for one of these formats and axes."""
-    signature = signature_of(original)
+    signature = parameters_of(original)
     if signature not in APPLY_SIGNATURES:
         raise ValueError(f"the signature {name}{signature} is not known")
     errors = []
@@ -159,7 +159,7 @@ def apply_function(signature: str, table_format: TableFormat, heads_axis: int | 
 
 def largest_difference(original: Function, replacement: Function, table_format: TableFormat) -> float:
     errors = []
-    for arrays, others in _examples(signature_of(original), table_format):
+    for arrays, others in _examples(parameters_of(original), table_format):
         expected = _results(original, arrays | others)
         shapes = [array.shape for array in arrays.values()]
         if [each.shape for each in expected] != shapes:  # no model passes such arguments

@@ -71,11 +71,11 @@ class NotReached(ValueError):
 
 
 # A function with the arguments and the named arguments that it was called with.
-Call: TypeAlias = tuple[Function, tuple[Any, ...], Values]
+ApplyCall: TypeAlias = tuple[Function, tuple[Any, ...], Values]
 
 
 class _Reached(Exception):
-    """An apply function was called. `args` is the `Call`."""
+    """An apply function was called. `args` is the `ApplyCall`."""
 
 
 class _KeepTables(TorchFunctionMode):
@@ -186,7 +186,7 @@ class AttentionRotation:
         tables = rotary(*given)
         return tables if isinstance(tables, Tensor) else _Tables(tables, self.layer_type), positions
 
-    def _reached(self, given: tuple[_Tables | Tensor, Tensor], tokens: int) -> Call:
+    def _reached(self, given: tuple[_Tables | Tensor, Tensor], tokens: int) -> ApplyCall:
         try:
             with _KeepTables():
                 self._forward(self.attention, **self._arguments(*given, tokens))

@@ -158,7 +158,7 @@ class _NoLayers(ValueError):
 def _identified(config: PreTrainedConfig, layer_type: str | None, seq_len: int | None) -> RotaryEmbedding:
     """The value of all layers, or of those of one type, which must agree."""
     try:
-        pairs = pairs_of(config)
+        pairs = rotary_attentions_of(config)
     except ValueError as error:
         raise wrong_value(f"transformers must build a model with a rotary module; got {error}") from error
     labels: list[str | None] = [*nested_layer_types(config)] or [None]
@@ -233,7 +233,7 @@ def _value(rotation: AttentionRotation) -> RotaryEmbedding:
     return found.rope.replace(head_dim=rotation.head_width, rotary_dim=2 * found.rope.pairs)
 
 
-def pairs_of(config: PreTrainedConfig) -> list[RotaryAttention]:
+def rotary_attentions_of(config: PreTrainedConfig) -> list[RotaryAttention]:
     """The pairs of the first model of a config that has any; without one, those of its classes alone."""
     problems = []
     classes = _classes(config)

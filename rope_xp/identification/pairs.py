@@ -140,7 +140,7 @@ class Rotations(NamedTuple):
         known = self.frequencies()
         if known.until is not None:
             return known.until
-        angles = Angles(self.positions, wrapped(self.angle - known.start), known, 0, 0, self.roundoff)
+        angles = PairAngles(self.positions, wrapped(self.angle - known.start), known, 0, 0, self.roundoff)
         whole = angles.precision_with(known.values, known.errors)
         if whole.name is not None:
             return None
@@ -319,7 +319,7 @@ def _offset(frequencies: Fitted, roundoff: float, unknown: float) -> tuple[float
     return None, error
 
 
-class Angles(NamedTuple):
+class PairAngles(NamedTuple):
     """The angles of pairs, as they are if sine and cosine are not exchanged, and the numbers that explain them."""
 
     positions: np.ndarray  # above 0
@@ -339,7 +339,7 @@ class Angles(NamedTuple):
     def precision_with(self, frequencies: np.ndarray, errors: np.ndarray) -> Precision:
         return precision_of(self.off(frequencies), self.where, frequencies, errors, self.roundoff)
 
-    def with_sines_exchanged(self) -> tuple["Angles", str]:
+    def with_sines_exchanged(self) -> tuple["PairAngles", str]:
         """The angles if sine and cosine are exchanged, and what is exchanged and shifted, in words."""
         # sin + i cos is i times the conjugate of cos + i sin.
         values, errors, start, _ = self.frequencies
@@ -347,7 +347,7 @@ class Angles(NamedTuple):
         frequencies = Fitted(-values, errors, wrapped(sign * pi / 2 - start), None)
         offset, shifted = start_of(frequencies, self.roundoff)
         words = "; ".join(filter(None, [_swapped_in_words(self.frequencies), shifted]))
-        return Angles(self.positions, sign * pi / 2 - self.values, frequencies, offset, sign, self.roundoff), words
+        return PairAngles(self.positions, sign * pi / 2 - self.values, frequencies, offset, sign, self.roundoff), words
 
     def narrowed(self) -> Fitted:
         """The frequencies with smaller errors, from angles whose sines and cosines were rounded."""

@@ -484,7 +484,7 @@ class Calls(NamedTuple):
         return None
 
 
-class Call(NamedTuple):
+class Case(NamedTuple):
     """The number of heads and the positions "batch seq" of a call, and what is special about it, in words."""
 
     words: str
@@ -523,7 +523,7 @@ def irregularity(probe: Probe, longest: int) -> str:
     return ""
 
 
-def _in_words(each: Call, wrong: np.ndarray) -> str:
+def _in_words(each: Case, wrong: np.ndarray) -> str:
     """What the wrong results "batch heads seq" of a call have in common."""
     for axis, name in ((1, "head"), (0, "batch row")):
         of_axis = np.any(wrong, axis=tuple({0, 1, 2} - {axis}))
@@ -535,7 +535,7 @@ def _in_words(each: Call, wrong: np.ndarray) -> str:
     return f"{each.words} gives another result at position {position:,} than a call with more tokens"
 
 
-def _calls(probe: Probe, longest: int, rng: np.random.Generator) -> Iterator[Call]:
+def _calls(probe: Probe, longest: int, rng: np.random.Generator) -> Iterator[Case]:
     """Each of the first is special in one way; the last ones are so in several."""
     last = longest - 1
     batch = BATCH if "batch" in probe.widest.shape else 1
@@ -548,21 +548,21 @@ def _calls(probe: Probe, longest: int, rng: np.random.Generator) -> Iterator[Cal
         return positions if "batch" in probe.widest.position_axes else np.broadcast_to(positions[:1], positions.shape)
 
     for first in dict.fromkeys((min(5, max(last - 5, 0)), max(last - 5, 0))):
-        yield Call("a call whose positions do not begin with 0", 1, np.arange(first, min(first + 6, longest))[None])
+        yield Case("a call whose positions do not begin with 0", 1, np.arange(first, min(first + 6, longest))[None])
     for position in dict.fromkeys((min(3, last), last)):
-        yield Call("a call with one token alone", 1, np.array([[position]]))
+        yield Case("a call with one token alone", 1, np.array([[position]]))
     shuffled = random(1, 7)
-    yield Call("a call with positions in any order", 1, shuffled)
-    yield Call("a second call with the same positions and another x", 1, shuffled)
+    yield Case("a call with positions in any order", 1, shuffled)
+    yield Case("a second call with the same positions and another x", 1, shuffled)
     others = shuffled[:, [5, 4, 3, 2, 1]], random(1, 5)
     for between in others:  # the ends are the same
         again = np.concatenate([shuffled[:, :1], between, shuffled[:, 6:]], 1)
-        yield Call("a second call with as many tokens", 1, again)
-    yield Call("a long call", 1, np.arange(min(longest, LONG))[None])
+        yield Case("a second call with as many tokens", 1, again)
+    yield Case("a long call", 1, np.arange(min(longest, LONG))[None])
     if batch > 1:
-        yield Call("a call with several batch rows", 1, of_rows(random(batch, 3)))
+        yield Case("a call with several batch rows", 1, of_rows(random(batch, 3)))
     if heads > 1:
-        yield Call("a call with many heads", heads, random(1, 3))
-        yield Call("a call with several heads and many tokens", 4, random(1, LONG // 2))
-    yield Call("a call with one token and many heads", heads, of_rows(random(batch, 1)))
-    yield Call("a call with many heads and batch rows", heads, of_rows(random(batch, 2)))
+        yield Case("a call with many heads", heads, random(1, 3))
+        yield Case("a call with several heads and many tokens", 4, random(1, LONG // 2))
+    yield Case("a call with one token and many heads", heads, of_rows(random(batch, 1)))
+    yield Case("a call with many heads and batch rows", heads, of_rows(random(batch, 2)))

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rope_xp.embedding import RotaryEmbedding
-from rope_xp.frequencies import LinearScaling, NTKScaling, Scaling
+from rope_xp.frequencies import ORIGINAL, LinearScaling, NTKScaling, Scaling
 from rope_xp.identification.behaviour import frequencies_of, replaced
-from rope_xp.identification.pairs import Angles, Channels, Place, places_of
+from rope_xp.identification.pairs import Channels, PairAngles, Place, places_of
 from rope_xp.identification.precision import (
     COARSE,
     COARSE_BITS,
@@ -29,7 +29,7 @@ from rope_xp.sections import ORDERS, Column, Sections
 from rope_xp.types import Array, Embedding, Values
 
 # Numbers of scaling rules that act by their ratio to the original length.
-RATIOS, LENGTH = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"), "original_max_position_embeddings"
+RATIOS = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")
 # Arguments of a value whose frequencies nothing states but themselves.
 GIVEN: Values = {"base": None, "scaling": None, "sections": None, "reverse": False}
 
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
     """What calls of a function showed: its pairs, their angles and frequencies, and the factor of their lengths."""
 
     channels: Channels
-    angles: Angles
+    angles: PairAngles
     of_axes: np.ndarray  # the frequencies "axes pairs" of each position axis, whose sums are those of `angles`
     magnitude: float
     magnitude_error: float
@@ -190,15 +190,15 @@ def _in_terms_of(near: Embedding, rope: RotaryEmbedding) -> RotaryEmbedding:
     """The same value with the original length of another one, if fewer numbers differ then: only ratios act."""
     other, scaling = near.scaling, rope.scaling
     names = [name for name in RATIOS if hasattr(scaling, name)]
-    length = getattr(other, LENGTH, None)
+    length = getattr(other, ORIGINAL, None)
     if scaling is None or type(scaling) is not type(other) or not length:
         return rope
-    times = length / getattr(scaling, LENGTH)
+    times = length / getattr(scaling, ORIGINAL)
     options = [(getattr(other, name), float(f"{times * getattr(scaling, name):.12g}")) for name in names]
     found = [rope]
     for numbers in product(*options):
         with suppress(ValueError):  # the numbers do not fit together
-            same = rope.replace(scaling=replace(scaling, **{LENGTH: length}, **dict(zip(names, numbers))))
+            same = rope.replace(scaling=replace(scaling, **{ORIGINAL: length}, **dict(zip(names, numbers))))
             found += [same] * np.allclose(frequencies_of(same), frequencies_of(rope), rtol=1e-9, atol=0.0)
     return min(
         found, key=lambda each: sum(getattr(each.scaling, k.name) != getattr(other, k.name) for k in fields(other))

@@ -113,10 +113,9 @@ def _triton_kernel(plan: Any, rope: Any) -> Any:
     return _kernel_module("autograd").KernelWithFallback(kernel, _report_failure)
 
 
-def table_program_of(positions: Array, arrays: Sequence[Array], frequencies: Any, scale: float, kernel: str) -> Any:
+def table_program_of(positions: Array, frequencies: Any, scale: float, kernel: str) -> Any:
     """A program for float32 tables times `scale`; None without one. Like the general one, its `run` is given `like`."""
-    in_float64 = any(libraries.dtype_name(x.dtype) == "float64" for x in arrays)
-    if kernel == "reference" or in_float64 or not frequencies.are_floats or type(positions) is not type(arrays[0]):
+    if kernel == "reference" or not frequencies.are_floats:
         return None
     if libraries.is_jax(positions):
         return _kernel_module("xla").prepare_tables(positions, frequencies, scale)
@@ -129,7 +128,7 @@ def table_program_of(positions: Array, arrays: Sequence[Array], frequencies: Any
 
 def exact_tables(positions: Array, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:
     if kernel != "reference" and frequencies.are_floats and libraries.is_jax(positions):
-        return _kernel_module("xla").exact_tables(positions, frequencies.inv_freq, dtype)
+        return _kernel_module("xla").compiled_tables(positions, frequencies.inv_freq, dtype)
     if frequencies.are_floats and libraries.is_torch(positions) and libraries.dtype_name(dtype) == "float32":
         program = _tables_by_triton(positions, frequencies, 1.0, kernel)
         if program is not None:
@@ -299,9 +298,7 @@ def _kernel_module(name: str) -> Any:
             if package in ("numba", "triton"):  # without it, the module need not be opened
                 import_module(package)
             return import_module(f"rope_xp.kernels.{name}")
-    except ModuleNotFoundError as problem:
-        absent = ModuleNotFoundError(str(problem)) if problem.name == package else None
-        broken = ImportError(faults.reason(problem))
     except Exception as problem:
-        absent, broken = None, ImportError(faults.reason(problem))
-    return absent or broken
+        if isinstance(problem, ModuleNotFoundError) and problem.name == package:
+            return ModuleNotFoundError(str(problem))
+        return ImportError(faults.reason(problem))

@@ -193,9 +193,10 @@ class GeneralTableProgram(NamedTuple):
 def fast_table_program(rope: Embedding, positions: Array, arrays: Sequence[Array]) -> Any:
     """The program of a kernel for the tables of an embedding, for arrays like these; None if there is none."""
     # Tables must be float32, have exact phases, and be the same for queries and keys.
-    if rope.phase != "exact" or rope.xpos is not None:
+    in_float64 = any(libraries.dtype_name(x.dtype) == "float64" for x in arrays)
+    if in_float64 or rope.phase != "exact" or rope.xpos is not None or type(positions) is not type(arrays[0]):
         return None
-    return kernels.table_program_of(positions, arrays, rope._frequencies, rope.attention_factor, rope.kernel)
+    return kernels.table_program_of(positions, rope._frequencies, rope.attention_factor, rope.kernel)
 
 
 def sincos_of(
@@ -256,13 +257,13 @@ def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel
         return None
     # Real positions: whole numbers give the same bits as integers.
     whole, fractions = blocked.integers_and_fractions(numbers)
-    program = kernels.table_program_of(whole, [whole], frequencies, 1.0, kernel)
+    program = kernels.table_program_of(whole, frequencies, 1.0, kernel)
     if program is None or not (fractions is None or frequencies.is_single_row):
         return None
     sin, cos = program.run(whole, whole)
     if fractions is not None:
         others = fractions != 0.0
-        sin[others], cos[others] = blocked.exact_tables(numbers[others], frequencies)
+        sin[others], cos[others] = blocked.tables_by_digits(numbers[others], frequencies)
     return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 

@@ -269,7 +269,7 @@ class TableProgram(NamedTuple):
 
     def run(self, positions: Any, like: Any) -> tuple[Any, Any]:
         is_host = isinstance(positions, np.ndarray)
-        sin, cos = exact_tables(positions if is_host else positions.numpy(), self.frequencies)
+        sin, cos = tables_by_digits(positions if is_host else positions.numpy(), self.frequencies)
         if self.scale != 1.0:
             sin, cos = sin * self.scale, cos * self.scale
         return (sin, cos) if is_host else (memory.from_numpy(sin, positions), memory.from_numpy(cos, positions))
@@ -280,7 +280,7 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
     return TableProgram(frequencies, scale) if is_integer and frequencies.is_single_row else None
 
 
-def exact_tables(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:
+def tables_by_digits(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:
     """Exact tables in float32, "*batch seq pairs", of NumPy positions "*batch seq" and floats on one axis."""
     tokens, fractions = integers_and_fractions(positions.ravel())
     shape = (*positions.shape, frequencies.pairs)

@@ -367,7 +367,7 @@ def _entry() -> Any:
         parts = job[_ALL_PARTS]
         scratch = address + 8 * (job[_MEMORY] + job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS))
         done = 0
-        part = fetch_and_add(address)
+        part = fetch_and_add(address + 8 * _TAKEN)
         while part < parts:
             record, index = job[_FIRST_RECORD], part
             while index >= job[record + _PARTS]:
@@ -376,7 +376,7 @@ def _entry() -> Any:
             rows, count = job[record + _ROWS], job[record + _PARTS]
             _rotate_rows(address, record, rows * index // count, rows * (index + 1) // count, scratch)
             done += 1
-            part = fetch_and_add(address)
+            part = fetch_and_add(address + 8 * _TAKEN)
         return done
 
     return compiled_entry(rotate, "the rotation")

@@ -147,11 +147,11 @@ def _entry() -> Any:
         job = pointer_to(address, _INT64)
         parts, rows = job[_PARTS], job[_ROWS]
         done = 0
-        part = fetch_and_add(address)
+        part = fetch_and_add(address + 8 * _TAKEN)
         while part < parts:
             _make_rows(address, rows * part // parts, rows * (part + 1) // parts)
             done += 1
-            part = fetch_and_add(address)
+            part = fetch_and_add(address + 8 * _TAKEN)
         return done
 
     return compiled_entry(make_tables, "tables of sines and cosines")

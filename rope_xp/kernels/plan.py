@@ -240,7 +240,7 @@ def rotate_by_tables(
 ) -> list[Any]:
     """Rotate arrays by tables, without an embedding. `rotation_of` checks the options and returns the rotation."""
 
-    def plan_tables(*_: Any) -> CallPlan:
+    def plan_given_tables(*_: Any) -> CallPlan:
         rotation, are_ready = rotation_of(), check_tables(arrays, tables)
         alignments = alignments_of_tables(tables[0].shape, arrays, seq_dim)
         names = [kernels.choose(x, kernel) for x in arrays]
@@ -249,7 +249,7 @@ def rotate_by_tables(
         return CallPlan(rotation, "tables", alignments, names, kernel, are_ready, inplace=inplace)
 
     tables, given = pair_of(sincos), (seq_dim, kernel, inplace)
-    return execute(None, plan_tables, angles_of_call, tuple(arrays), tables, None, *given, *options)
+    return execute(None, plan_given_tables, angles_of_call, tuple(arrays), tables, None, *given, *options)
 
 
 def _plan_tables(call: Call) -> CallPlan:

@@ -46,7 +46,7 @@ class TableProgram(NamedTuple):
     scale: float
 
     def run(self, positions: Any, like: Any = None) -> tuple[Any, Any]:
-        return exact_tables(positions, self.inv_freq, jnp.float32, self.scale)
+        return compiled_tables(positions, self.inv_freq, jnp.float32, self.scale)
 
 
 def prepare(angles: Angles, alignments: Sequence[Any], rotation: Rotation) -> Program:
@@ -59,7 +59,7 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
 
 
 @partial(jax.jit, static_argnames=("inv_freq", "dtype", "scale"), inline=True)
-def exact_tables(positions: Array, inv_freq: tuple[Any, ...], dtype: Any, scale: float = 1.0) -> tuple[Any, Any]:
+def compiled_tables(positions: Array, inv_freq: tuple[Any, ...], dtype: Any, scale: float = 1.0) -> tuple[Any, Any]:
     """`exact_phases.exact_tables` times `scale`. Outside `jax.jit`, it is one program, not one for each operation."""
     sin, cos = exact_phases.exact_tables(positions, exact_phases.Frequencies(inv_freq), dtype)
     return (sin, cos) if scale == 1.0 else (sin * scale, cos * scale)

@@ -260,9 +260,9 @@ def test_tables_are_one_program_exact_and_have_the_same_bits_each_time():
     """Outside `jax.jit` and inside, for all positions at once or for a few."""
     rope = RotaryEmbedding(head_dim=22, layout="half", base=7.0, attention_factor=1.3)
     where = np.append([3, -7, 2**31 - 1], np.random.default_rng(0).integers(-(2**31), 2**31, 97)).astype(np.int32)
-    before, jitted = kernel.exact_tables._cache_size(), jax.jit(rope.sincos)
+    before, jitted = kernel.compiled_tables._cache_size(), jax.jit(rope.sincos)
     found = [rope.sincos(jnp.asarray(where)) for _ in range(3)]
-    assert kernel.exact_tables._cache_size() <= before + 2  # the first call applies the factor outside the program
+    assert kernel.compiled_tables._cache_size() <= before + 2  # the first call applies the factor outside the program
     truth = oracle.sin_cos(where, oracle.geometric(7.0, 22))
     for table, right in zip(found[0], truth, strict=True):
         assert np.abs(np.asarray(table) - 1.3 * right).max() <= 1.3 * 2e-7

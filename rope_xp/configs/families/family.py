@@ -19,7 +19,7 @@ LATENT = "qk_rope_head_dim"
 # a value is used; or a function of the config.
 HeadDim = str | Callable[[Keys], int]
 # The frequencies of all pairs, for each position axis.
-Frequencies = tuple[tuple[float, ...], ...]
+InvFreq = tuple[tuple[float, ...], ...]
 # The type of each layer, from the config and the number of layers.
 Types = Callable[[Keys, int], list[str]]
 # Whether a layer, or a type of layers, is rotated.
@@ -114,7 +114,7 @@ class Quirks:
     # state, or None if any is accepted.
     only_fraction: Callable[[Keys, int], float | None] | None = None
     # From the config, `head_dim` and the base.
-    inv_freq: Callable[[Keys, int, float], Frequencies] | None = None
+    inv_freq: Callable[[Keys, int, float], InvFreq] | None = None
     scales_softmax: bool = True  # latent attention multiplies its softmax scale, as in DeepSeek
     # Scaling rules that only this family has, or its own names for rules.
     rules: Mapping[str, str | type[Scaling]] = field(default_factory=dict)
@@ -218,7 +218,7 @@ def trained_frequencies(keys: Keys, head_dim: int, base: float) -> NoReturn:
     )
 
 
-def frequencies_of_dinov3(keys: Keys, head_dim: int, base: float) -> Frequencies:
+def frequencies_of_dinov3(keys: Keys, head_dim: int, base: float) -> InvFreq:
     """Coordinates are from -1 to 1, and frequencies are in revolutions."""
     if head_dim % 4:
         raise wrong_value(f"head_dim must be a multiple of 4 in {keys.name}; got {head_dim}")
@@ -227,7 +227,7 @@ def frequencies_of_dinov3(keys: Keys, head_dim: int, base: float) -> Frequencies
     return own + zeros, zeros + own
 
 
-def frequencies_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Frequencies:
+def frequencies_of_esmfold2(keys: Keys, head_dim: int, base: float) -> InvFreq:
     """Four position axes: the coordinates x, y and z in angstrom, and an index. All other pairs are not rotated."""
     each, index = keys.read_count("num_spatial_rope_pairs_per_axis", 2), keys.read_count("num_uid_rope_pairs", 10)
     spatial, of_index = (

@@ -5,7 +5,7 @@ Rows come from transformers 5.18 and 5.23 (the newer one, if they differ) and ar
 (`tests/goldens/configs.json` has the sources).
 """
 
-from rope_xp.configs import layers as types
+from rope_xp.configs import layers
 from rope_xp.configs.families.family import (
     INTERLEAVED,
     LATENT,
@@ -57,7 +57,7 @@ def block(**parameters: object) -> Values:
     return {"rope_theta": parameters["rope_theta"], "rope_parameters": parameters}
 
 
-def of_type(head_dim: HeadDim | None = None, *, key: str = "", scaled: bool = True, **defaults: object) -> LayerType:
+def layer_type(head_dim: HeadDim | None = None, *, key: str = "", scaled: bool = True, **defaults: object) -> LayerType:
     """The properties of a type of layers. `key` is the config key of its base."""
     return LayerType(defaults, head_dim, (key,) if key else None, scaled)
 
@@ -82,20 +82,20 @@ MISTRAL = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 1_000_000.0}
 
 GEMMA3 = full_and_sliding(
-    of_type(rope_theta=1_000_000.0), of_type(rope_theta=10_000.0, key="rope_local_base_freq", scaled=False)
+    layer_type(rope_theta=1_000_000.0), layer_type(rope_theta=10_000.0, key="rope_local_base_freq", scaled=False)
 )
 GEMMA4 = full_and_sliding(
-    of_type("global_head_dim", global_head_dim=512, **block(**PROPORTIONAL, partial_rotary_factor=0.25))
+    layer_type("global_head_dim", global_head_dim=512, **block(**PROPORTIONAL, partial_rotary_factor=0.25))
 )
 MODERNBERT = full_and_sliding(
-    of_type(rope_theta=160_000.0, key="global_rope_theta"), of_type(rope_theta=10_000.0, key="local_rope_theta")
+    layer_type(rope_theta=160_000.0, key="global_rope_theta"), layer_type(rope_theta=10_000.0, key="local_rope_theta")
 )
 DOTS3_NOTE = {
     **bases(full_attention=80_000_000.0, indexed_attention=80_000_000.0),
-    "sliding_attention": of_type(head_dim_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
+    "sliding_attention": layer_type(head_dim_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
 }
 SLIDING_PATTERN = every(6, "sliding_window_pattern")
-NOT_SCALED = full_and_sliding(sliding=of_type(scaled=False))
+NOT_SCALED = full_and_sliding(sliding=layer_type(scaled=False))
 
 ROWS: dict[str, Family] = {
     # The layout "half", and the same frequencies in every layer. In Idefics and in the text model of Mllama, layers of
@@ -206,7 +206,7 @@ ROWS: dict[str, Family] = {
         dict(rope_theta=6_000_000.0, qk_rope_head_dim=64),
         LATENT,
         TO_HALF,
-        Layers(every(6, "layer_group_size", other="linear_attention"), rotated=types.latent_only),
+        Layers(every(6, "layer_group_size", other="linear_attention"), rotated=layers.latent_only),
         quirks=Quirks(only_fraction=any_fraction, redundant_keys=("rope_theta",)),
     ),
     "mistral_large4_text": Family(
@@ -225,7 +225,7 @@ ROWS: dict[str, Family] = {
         dict(qk_rope_head_dim=64),
         LATENT,
         TO_HALF,
-        Layers(types.dots3_note, DOTS3_NOTE),
+        Layers(layers.dots3_note, DOTS3_NOTE),
         quirks=Quirks(
             only_fraction=any_fraction,
             scales_softmax=False,
@@ -237,8 +237,8 @@ ROWS: dict[str, Family] = {
         pairing=Pairing("interleaved", last_channels=True),
         layers=Layers(
             by_type={
-                "main": of_type(rope_theta=10_000.0, scaled=False),
-                "compress": of_type(rope_theta=160_000.0, key="compress_rope_theta"),
+                "main": layer_type(rope_theta=10_000.0, scaled=False),
+                "compress": layer_type(rope_theta=160_000.0, key="compress_rope_theta"),
             },
             same_as={"sliding_attention": "main"},
             other_types="compress",
@@ -260,7 +260,7 @@ ROWS: dict[str, Family] = {
     ),
     "recurrent_gemma": Family(
         dict(partial_rotary_factor=0.5),
-        layers=Layers(types.cycle("recurrent", "recurrent", "attention", key="block_types")),
+        layers=Layers(layers.cycle("recurrent", "recurrent", "attention", key="block_types")),
     ),
     "qwen3_next": Family(
         dict(head_dim=256, partial_rotary_factor=0.25), layers=Layers(LINEAR_ATTENTION_TYPES), quirks=REDUNDANT_FRACTION
@@ -275,7 +275,7 @@ ROWS: dict[str, Family] = {
         dict(head_dim=256, mrope_section=(11, 11, 10)), layers=Layers(LINEAR_ATTENTION_TYPES), axes=Axes("interleaved")
     ),
     "minimax": Family(dict(rope_theta=1_000_000.0), layers=Layers(every(2, first=True, other="linear_attention"))),
-    "olmo_hybrid": Family(layers=Layers(every(4, other="linear_attention"), rotated=types.unless_base_is_null)),
+    "olmo_hybrid": Family(layers=Layers(every(4, other="linear_attention"), rotated=layers.unless_base_is_null)),
     "molmo2_text": Family(dict(head_dim=128), layers=Layers(scaled_key="rope_scaling_layers")),
     "gemma3_text t5gemma2_text t5gemma2_decoder": Family(dict(head_dim=256), layers=Layers(SLIDING_PATTERN, GEMMA3)),
     "gemma3n_text": Family(dict(head_dim=256), layers=Layers(every(5), GEMMA3)),
@@ -286,7 +286,7 @@ ROWS: dict[str, Family] = {
         dict(head_dim=256),
         layers=Layers(
             SLIDING_PATTERN,
-            full_and_sliding(of_type("global_head_dim", rope_theta=1_000_000.0, global_head_dim=512)),
+            full_and_sliding(layer_type("global_head_dim", rope_theta=1_000_000.0, global_head_dim=512)),
             last_is_full=True,
         ),
     ),
@@ -299,7 +299,7 @@ ROWS: dict[str, Family] = {
     "olmo3": Family(dict(rope_theta=500_000.0), layers=Layers(every(4), NOT_SCALED)),
     "laguna": Family(
         dict(head_dim=128),
-        layers=Layers(every(1), full_and_sliding(of_type(rope_theta=500_000.0, partial_rotary_factor=0.5))),
+        layers=Layers(every(1), full_and_sliding(layer_type(rope_theta=500_000.0, partial_rotary_factor=0.5))),
     ),
     "mellum": Family(
         dict(head_dim=128), layers=Layers(every(1), bases(full_attention=500_000.0, sliding_attention=10_000.0))
@@ -307,24 +307,24 @@ ROWS: dict[str, Family] = {
     "lfm3": Family(
         dict(rope_theta=1_000_000.0, head_dim=128),
         layers=Layers(
-            types.lfm3,
+            layers.lfm3,
             full_and_sliding(
-                of_type(rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5}),
-                of_type(rope_parameters={"rope_theta": 10_000.0}),
+                layer_type(rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5}),
+                layer_type(rope_parameters={"rope_theta": 10_000.0}),
             ),
             same_as={"conv": "full_attention"},
         ),
     ),
     "ultrabert": Family(
-        layers=Layers(types.ultrabert, full_and_sliding(of_type(rope_parameters={"rope_theta": 2_560_000.0})))
+        layers=Layers(layers.ultrabert, full_and_sliding(layer_type(rope_parameters={"rope_theta": 2_560_000.0})))
     ),
     "mimo_v2_flash": Family(
         dict(head_dim=192, partial_rotary_factor=0.334),
         layers=Layers(
-            types.mimo,
+            layers.mimo,
             full_and_sliding(
-                of_type(rope_theta=5_000_000.0),
-                of_type("swa_head_dim | head_dim", rope_theta=10_000.0, key="swa_rope_theta"),
+                layer_type(rope_theta=5_000_000.0),
+                layer_type("swa_head_dim | head_dim", rope_theta=10_000.0, key="swa_rope_theta"),
             ),
         ),
     ),
@@ -334,7 +334,7 @@ ROWS: dict[str, Family] = {
     ),
     "step3p5": Family(dict(head_dim=128), layers=Layers(every(1), NOT_SCALED, listed=LayerList("use_rope_layers"))),
     "neomme": Family(
-        layers=Layers(by_type=full_and_sliding(of_type(rope_theta=1_000_000.0, partial_rotary_factor=0.25))),
+        layers=Layers(by_type=full_and_sliding(layer_type(rope_theta=1_000_000.0, partial_rotary_factor=0.25))),
         axes=Axes("interleaved", 2),
     ),
     # Families with layers that are not rotated.
@@ -342,13 +342,13 @@ ROWS: dict[str, Family] = {
     "cohere2_moe": Family(
         dict(head_dim=128),
         pairing=INTERLEAVED,
-        layers=Layers(types.cohere2_moe, rotated=sliding_only(dense_prefix=True)),
+        layers=Layers(layers.cohere2_moe, rotated=sliding_only(dense_prefix=True)),
         quirks=Quirks(redundant_keys=("rope_theta",)),
     ),
     "beam": Family(
-        dict(head_dim=128), layers=Layers(every(6, last=True), full_and_sliding(of_type(rope_parameters=None)))
+        dict(head_dim=128), layers=Layers(every(6, last=True), full_and_sliding(layer_type(rope_parameters=None)))
     ),
-    "flint": Family(dict(head_dim=128), layers=Layers(types.flint, rotated=sliding_only())),
+    "flint": Family(dict(head_dim=128), layers=Layers(layers.flint, rotated=sliding_only())),
     "kolibri1": Family(dict(head_dim=128), layers=Layers(every(5), rotated=sliding_only(unless_null="sliding_window"))),
     "afmoe": Family(dict(head_dim=128), layers=Layers(every(4, "global_attn_every_n_layers"), rotated=sliding_only())),
     "exaone4 exaone_moe": Family(
@@ -434,7 +434,7 @@ ROWS: dict[str, Family] = {
     "mlcd_vision_model": Family(head_dim=HEADS, axes=Axes("axial", 2)),  # the class token has learned angles
     "minimax_m3_vl_vision": Family(head_dim=HEADS, axes=Axes("axial", 3)),
     "step3p5_vision": Family(head_dim=HEADS, axes=Axes("axial", 2, WIDTH_FIRST)),
-    "lfm3_vl_vision": Family(dict(rope_theta=1_000_000.0), HEADS, layers=Layers(types.lfm3_vl), axes=Axes("axial", 2)),
+    "lfm3_vl_vision": Family(dict(rope_theta=1_000_000.0), HEADS, layers=Layers(layers.lfm3_vl), axes=Axes("axial", 2)),
     "dots3_note_vision_encoder": Family(head_dim=EMBEDDED, axes=Axes("axial", 2)),
     "qwen2_vl_vision": Family(head_dim="head_dim | embed_dim/num_heads", axes=Axes("axial", 2)),
     "pixtral": Family(head_dim=HEADS, axes=Axes("even_odd", 2)),
@@ -528,15 +528,15 @@ OTHER_ROWS: dict[str, Family] = {
         dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": YarnInLogarithms})
     ),
     "chatglm": Family(dict(partial_rotary_factor=0.5), f"kv_channels | head_dim | {QUOTIENT}", INTERLEAVED),
-    "minimax_text_01 minimax_m1": Family(layers=Layers(types.marked("attn_type_list", other="linear_attention"))),
+    "minimax_text_01 minimax_m1": Family(layers=Layers(layers.marked("attn_type_list", other="linear_attention"))),
     "bailing_moe_linear": Family(dict(rope_theta=600_000.0)),  # layers with linear attention are rotated too
-    "nemotron-nas": Family(layers=Layers(types.nemotron_nas)),
-    "plamo2": Family(head_dim="hidden_size_per_head", layers=Layers(types.plamo2)),
+    "nemotron-nas": Family(layers=Layers(layers.nemotron_nas)),
+    "plamo2": Family(head_dim="hidden_size_per_head", layers=Layers(layers.plamo2)),
     "plamo3": Family(
         dict(rope_theta=None),
         layers=Layers(
             every(8, "sliding_window_pattern"),
-            full_and_sliding(sliding=of_type(rope_theta=10_000.0, key="rope_local_theta")),
+            full_and_sliding(sliding=layer_type(rope_theta=10_000.0, key="rope_local_theta")),
         ),
     ),
     "baichuan": Family(dict(alibi=False), layers=NO_ALIBI),

@@ -14,13 +14,13 @@ import numpy as np
 from rope_xp.arrays import checks
 from rope_xp.configs import engines
 from rope_xp.configs.families.family import LATENT, NO_ROPE_LAYERS, Axes, Family, Layers, LayerType, Pairing, Quirks
-from rope_xp.configs.keys import MAX_SIZE, ORIGINAL, Keys, comma_separated
+from rope_xp.configs.keys import MAX_SIZE, Keys, comma_separated
 from rope_xp.configs.layers import sliding_only
 from rope_xp.configs.readers.llama_cpp_arguments import BETAS_OF_FLAGS
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.configs.writers.limits import longrope_factor
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.frequencies import Llama3Scaling, ProportionalScaling, Scaling, geometric
+from rope_xp.frequencies import ORIGINAL, Llama3Scaling, ProportionalScaling, Scaling, geometric
 from rope_xp.frequencies.by_factor import ntk_base
 from rope_xp.types import Values
 
@@ -94,7 +94,7 @@ class FactorScaling(Scaling):
         return tuple(w / factor for w, factor in zip(unscaled, self.factors))
 
 
-def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> Values:
+def rule_keys_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> Values:
     """The scaling rule with the keys of transformers. llama.cpp's default is a division by 1."""
     kind = metadata.read_first(gguf.KIND)
     kind = "linear" if kind is None else kind
@@ -258,7 +258,7 @@ def gguf_metadata_as_config(keys: Keys) -> tuple[Values, Family]:
         "max_position_embeddings": metadata.read_first(gguf.LENGTH),
         "num_hidden_layers": metadata.read_first("block_count"),
         "rotary_dim": None if width == head_dim else width,
-        "rope_parameters": {"rope_theta": base, **rule_of(metadata, base, head_dim, width), **_sections(metadata)},
+        "rope_parameters": {"rope_theta": base, **rule_keys_of(metadata, base, head_dim, width), **_sections(metadata)},
     }
     return _with_layers(metadata, config)
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 from rope_xp.arrays import checks
 from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, TO_HALF, Axes, Family, Layers
 from rope_xp.configs.families.model_types import LLAMA3
-from rope_xp.configs.keys import ORIGINAL, Keys
+from rope_xp.configs.keys import Keys
 from rope_xp.errors import wrong_value
+from rope_xp.frequencies import ORIGINAL
 from rope_xp.types import Values
 
 KINDS = {"rope": "one position axis", "mrope": "several", "yarn": "YaRN", "none": "not rotated"}

@@ -2,8 +2,9 @@
 
 from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, Axes, Family, Layers
 from rope_xp.configs.families.model_types import LLAMA3
-from rope_xp.configs.keys import ORIGINAL, Keys, require_spelling
+from rope_xp.configs.keys import Keys, require_spelling
 from rope_xp.errors import wrong_value
+from rope_xp.frequencies import ORIGINAL
 from rope_xp.types import Config, Values
 
 # Keys that only Llama 4 has.

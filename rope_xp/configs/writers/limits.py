@@ -6,11 +6,10 @@ from math import isclose, log, sqrt
 from typing import Any
 
 from rope_xp.errors import wrong_value
-from rope_xp.frequencies import DynamicNTKScaling, NTKScaling, Scaling, YarnScaling
+from rope_xp.frequencies import LENGTH, ORIGINAL, DynamicNTKScaling, NTKScaling, Scaling, YarnScaling
 from rope_xp.frequencies.by_factor import ntk_base
 from rope_xp.types import Embedding, Values
 
-ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
 # All names of the stated length. Programs take the first that they know, or the least.
 LENGTH_KEYS = (LENGTH, "n_positions", "max_seq_len", "model_max_length", "seq_length", "max_sequence_length")
 # YaRN without its attention factor.
@@ -73,7 +72,7 @@ def require_pairing(rope: Embedding, layout: str, target: str, call: str, permut
     raise wrong_value(f"layout must be {layout!r} in {target}; got {rope.layout!r}: {advice}")
 
 
-def require_whole_head(rope: Embedding, layout: str, target: str, call: str) -> None:
+def require_whole_head(rope: Embedding, layout: str, target: str, call: str, *, may_be_partial: bool = False) -> None:
     """All channels must be rotated, by one position, in pairs of this layout, and the target has no other factor."""
     model_type = rope._provenance.model_type
     if rope._provenance.is_latent:
@@ -85,7 +84,7 @@ def require_whole_head(rope: Embedding, layout: str, target: str, call: str) -> 
     require_attention_factor(rope)
     if rope.sections is not None:
         raise wrong_value(f"sections must be None in {target}; got {rope.sections}")
-    if rope.rotary_dim != rope.head_dim:
+    if rope.rotary_dim != rope.head_dim and not may_be_partial:
         raise wrong_value(f"rotary_dim must be head_dim={rope.head_dim} in {target}; got {rope.rotary_dim}")
     require_pairing(rope, layout, target, call)
 

@@ -7,15 +7,8 @@ from math import isclose, log, sqrt
 from typing import NamedTuple
 
 from rope_xp.configs import engines
-from rope_xp.configs.writers import Options, is_written
+from rope_xp.configs.writers import Options, is_written, limits
 from rope_xp.configs.writers import gguf_architectures as gguf
-from rope_xp.configs.writers.limits import (
-    base_and_rule,
-    require_attention_factor,
-    require_only,
-    require_pairing,
-    require_rounded_ramp,
-)
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import LinearScaling, Llama3Scaling, LongRopeScaling, Scaling, YarnScaling, geometric
 from rope_xp.types import Embedding, Values
@@ -122,8 +115,8 @@ def _of_length(file: File, length: int, is_yarn: bool) -> list[str]:
 def lmstudio_keys(rope: Embedding, options: Options) -> Values:
     """The keys of a load config. The file has all else: the layout, the rotated channels, factors of frequencies."""
     target = "LM Studio"
-    require_only(rope, target)
-    base, rule = base_and_rule(rope, target)
+    limits.require_only(rope, target)
+    base, rule = limits.base_and_rule(rope, target)
     if rule is not None and not isinstance(rule, LinearScaling):
         raise wrong_value(
             f"scaling must be linear in {target}; got {rule.describe()}: write it into the GGUF file, see "
@@ -132,7 +125,7 @@ def lmstudio_keys(rope: Embedding, options: Options) -> Values:
     if rope.sections is not None or rope.softmax_scale != 1.0:
         name = "sections" if rope.sections is not None else "softmax_scale"
         raise wrong_value(f"{name} must be in the GGUF file for {target}; got {getattr(rope, name)}")
-    require_attention_factor(rope)
+    limits.require_attention_factor(rope)
     _require_no_tensors(_file(rope, options, are_flags=True), rope, f"keys of {target}")
     if rope._provenance.is_yarn:
         raise wrong_value(
@@ -192,11 +185,11 @@ def _architecture(rope: Embedding, given: str | None) -> str | None:
 
 
 def _widths(file: File, rope: Embedding, name: str) -> Values:
-    require_only(rope, "a GGUF file")
+    limits.require_only(rope, "a GGUF file")
     layout = gguf.gguf_layout(name, rope.sections)
     call = f'to_config("gguf", architecture={name!r})'
     by = f"{TARGET}'s converter" if name in gguf.PERMUTED and rope.layout == "half" else ""
-    require_pairing(rope, layout or "", f"GGUF files of {name!r}", call, by)
+    limits.require_pairing(rope, layout or "", f"GGUF files of {name!r}", call, by)
     if name in gguf.LATENT:
         if rope.rotary_dim != rope.head_dim:
             raise wrong_value(
@@ -254,10 +247,10 @@ def _require_order(file: File, rope: Embedding) -> None:
 
 
 def _frequencies(file: File, rope: Embedding) -> Values:
-    require_only(rope, TARGET, "first_channel", "blocks")
+    limits.require_only(rope, TARGET, "first_channel", "blocks")
     if file.are_flags:
         _require_whole_head(file, rope)
-    base, rule = base_and_rule(rope, TARGET)
+    base, rule = limits.base_and_rule(rope, TARGET)
     _require_known_latent(file, rope, rule)
     keys = _base(file, base)
     if isinstance(rule, YarnScaling):
@@ -332,7 +325,7 @@ def _of_longrope(file: File, rope: Embedding, rule: LongRopeScaling) -> Values:
 
 
 def _of_yarn(file: File, rope: Embedding, rule: YarnScaling) -> Values:
-    require_rounded_ramp(rope, rule, TARGET)
+    limits.require_rounded_ramp(rope, rule, TARGET)
     file.require(gguf.FACTOR, "yarn")
     keys = {gguf.KIND: "yarn", gguf.FACTOR: rule.factor, gguf.ORIGINAL: rule.original_max_position_embeddings}
     return {**keys, **_betas(file, rule), **_attention(file, rope, rule)}

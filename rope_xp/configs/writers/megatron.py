@@ -1,30 +1,19 @@
 """Write an embedding as arguments of Megatron-LM."""
 
-from rope_xp.configs.writers import Options
-from rope_xp.configs.writers.limits import (
-    ORIGINAL,
-    base_and_rule,
-    mscales,
-    parameters,
-    require_attention_factor,
-    require_only,
-    require_plain_softmax,
-    require_truncated,
-    unsupported,
-)
+from rope_xp.configs.writers import Options, limits
 from rope_xp.configs.writers.transformers import rotated_fraction
 from rope_xp.errors import wrong_value
-from rope_xp.frequencies import LinearScaling, Llama3Scaling, Scaling, YarnScaling
+from rope_xp.frequencies import ORIGINAL, LinearScaling, Llama3Scaling, Scaling, YarnScaling
 from rope_xp.types import Config, Embedding, Values
 
 TARGET = "Megatron-LM"
 
 
 def megatron_arguments(rope: Embedding, options: Options) -> Values:
-    require_only(rope, TARGET)
+    limits.require_only(rope, TARGET)
     # Only latent attention writes to the two halves, and only it has a softmax scale.
     is_latent = rope.layout == "interleaved_to_half" or (rope.layout == "interleaved" and rope.softmax_scale != 1.0)
-    base, rule = base_and_rule(rope, TARGET)
+    base, rule = limits.base_and_rule(rope, TARGET)
     arguments: Values = {
         "position_embedding_type": "rope",
         "rotary_base": _whole("base", base),
@@ -37,10 +26,10 @@ def megatron_arguments(rope: Embedding, options: Options) -> Values:
         return arguments | _of_sections(rope, rule)
     if is_latent:
         return _latent(rope, rule, arguments)
-    require_plain_softmax(rope, TARGET)
+    limits.require_plain_softmax(rope, TARGET)
     if isinstance(rule, YarnScaling):
         return arguments | _of_yarn(rope, rule)
-    require_attention_factor(rope)
+    limits.require_attention_factor(rope)
     return arguments | _of_rule(rule)
 
 
@@ -56,7 +45,7 @@ def _of_rule(rule: Scaling | None) -> Values:
     if isinstance(rule, LinearScaling):
         return {"rotary_seq_len_interpolation_factor": _whole("factor", rule.factor)}
     if not isinstance(rule, Llama3Scaling):
-        raise unsupported(rule, TARGET)
+        raise limits.unsupported(rule, TARGET)
     constants = rule.low_freq_factor, rule.high_freq_factor, rule.original_max_position_embeddings
     if constants != (1.0, 4.0, 8192):
         raise wrong_value(
@@ -72,8 +61,8 @@ def _of_sections(rope: Embedding, rule: Scaling | None) -> Values:
             f"got {rope.sections} and {rope.layout!r}"
         )
     if rule is not None and not isinstance(rule, LinearScaling):
-        raise unsupported(rule, f"{TARGET} with sections")
-    require_attention_factor(rope)
+        raise limits.unsupported(rule, f"{TARGET} with sections")
+    limits.require_attention_factor(rope)
     return {"position_embedding_type": "mrope", "mrope_section": list(rope.sections.sizes), **_of_rule(rule)}
 
 
@@ -93,17 +82,17 @@ def _of_yarn(rope: Embedding, rule: YarnScaling) -> Values:
 
 
 def _parameters_of_yarn(rope: Embedding, rule: YarnScaling, usual: Config) -> Values:
-    own = parameters(rule, ORIGINAL, "beta_fast", "beta_slow")
-    return {"rotary_scaling_factor": rule.factor, **own, **usual, **mscales(rope, rule, TARGET)}
+    own = limits.parameters(rule, ORIGINAL, "beta_fast", "beta_slow")
+    return {"rotary_scaling_factor": rule.factor, **own, **usual, **limits.mscales(rope, rule, TARGET)}
 
 
 def _latent(rope: Embedding, rule: Scaling | None, arguments: Values) -> Values:
     arguments |= {"multi_latent_attention": True, "rotary_interleaved": False}
     arguments["qk_pos_emb_head_dim"] = arguments.pop("kv_channels")
     if rule is None:
-        require_attention_factor(rope)
+        limits.require_attention_factor(rope)
         return arguments | {"rope_type": "rope"}
     if not isinstance(rule, YarnScaling) or rope.rotary_dim != rope.head_dim:
-        raise unsupported(rule, f"{TARGET} with latent attention")
-    require_truncated(rule, f"{TARGET} with latent attention")
+        raise limits.unsupported(rule, f"{TARGET} with latent attention")
+    limits.require_truncated(rule, f"{TARGET} with latent attention")
     return arguments | {"rope_type": "yarn", **_parameters_of_yarn(rope, rule, {})}

@@ -2,23 +2,11 @@
 
 from rope_xp.configs import engines
 from rope_xp.configs.engines import Reading
-from rope_xp.configs.writers import Options, joined_keys
-from rope_xp.configs.writers.limits import (
-    ORIGINAL,
-    YARN,
-    base_and_rule,
-    longrope_factor,
-    mscales,
-    parameters,
-    require_attention_factor,
-    require_half,
-    require_only,
-    require_rounded_ramp,
-    unsupported,
-)
+from rope_xp.configs.writers import Options, joined_keys, limits
 from rope_xp.configs.writers.transformers import rotated_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import (
+    ORIGINAL,
     DynamicNTKScaling,
     LongRopeScaling,
     NTKScaling,
@@ -108,10 +96,10 @@ class _Class:
             raise self.unread(f"read keys in {wanted}", f"a class that reads them in {own}")
         if reading.fixed.get("rotated") == 0.0:
             raise self.unread("rotate", "a class that does not")
-        require_only(rope, f"a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))
+        limits.require_only(rope, f"a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))
         # MLX computes dynamic NTK for each length, as the rule does.
         own = (DynamicNTKScaling, *([NTKScaling] if "ntk" in reading.rules else []))
-        base, rule = base_and_rule(rope, TARGET, *own)
+        base, rule = limits.base_and_rule(rope, TARGET, *own)
         fractions = {**dict.fromkeys(FRACTIONS, rotated_fraction(rope)), "rotary_dim": rope.rotary_dim}
         keys = (
             self.stated("base", base, {name: base for name in BASES})
@@ -142,7 +130,7 @@ class _Class:
 
     def block(self, rule: Scaling | None) -> Values:
         rope, reading = self.rope, self.reading
-        require_attention_factor(rope)
+        limits.require_attention_factor(rope)
         if rope.sections is not None:
             return self.placed("mrope", _of_sections(rope.sections, rule))
         if "ntk" in reading.rules and (rule is None or isinstance(rule, NTKScaling)):  # such classes want a block
@@ -151,7 +139,7 @@ class _Class:
         if rule is None:
             return {reading.block: {"rope_type": "default"}} if reading.block.startswith("rope_parameters") else {}
         if not rule.is_standard:
-            raise unsupported(rule, TARGET)
+            raise limits.unsupported(rule, TARGET)
         if rule.rope_type not in reading.rules:
             where = reading.block or "rope_scaling"
             read = f"reads {', '.join(sorted(reading.rules))}" if reading.rules else "does not"
@@ -166,7 +154,7 @@ class _Class:
             return self.placed("yarn", _of_yarn(rope, rule))
         if isinstance(rule, ProportionalScaling) and rope.rotary_dim != rope.head_dim:
             raise wrong_value(f"rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
-        values = {name: value for name, value in parameters(rule).items() if name != "seq_len"}
+        values = {name: value for name, value in limits.parameters(rule).items() if name != "seq_len"}
         return self.placed(rule.rope_type, {"type": rule.rope_type, **values})
 
     def placed(self, rule: str, values: Values) -> Values:
@@ -187,12 +175,12 @@ class _Class:
                 f"seq_len of scaling must be greater than {original} in {TARGET}, which always uses "
                 f"long_factor; got {rule.seq_len}"
             )
-        require_half(rope, TARGET)
-        values = {"type": "longrope", **parameters(rule, "short_factor", "long_factor", ORIGINAL)}
+        limits.require_half(rope, TARGET)
+        values = {"type": "longrope", **limits.parameters(rule, "short_factor", "long_factor", ORIGINAL)}
         if "long_mscale" in self.reading.rules["longrope"]:
             return values | dict.fromkeys(("short_mscale", "long_mscale"), rope.attention_factor)
         length = round((rule.factor or 1.0) * original)
-        if rope.attention_factor != longrope_factor(length, original):
+        if rope.attention_factor != limits.longrope_factor(length, original):
             raise wrong_value(
                 f"attention_factor must be that of a whole max_position_embeddings and {original}, as {TARGET} "
                 f"computes it; got {rope.attention_factor}, with factor {rule.factor}"
@@ -209,5 +197,5 @@ def _of_sections(sections: Sections, rule: Scaling | None) -> Values:
 
 
 def _of_yarn(rope: Embedding, rule: YarnScaling) -> Values:
-    require_rounded_ramp(rope, rule, TARGET)
-    return {"type": "yarn", **parameters(rule, *YARN), **mscales(rope, rule, TARGET)}
+    limits.require_rounded_ramp(rope, rule, TARGET)
+    return {"type": "yarn", **limits.parameters(rule, *limits.YARN), **limits.mscales(rope, rule, TARGET)}

@@ -5,21 +5,9 @@ from math import inf, isclose, nextafter
 from typing import Any
 
 from rope_xp.configs import engines
-from rope_xp.configs.writers import Options
-from rope_xp.configs.writers.limits import (
-    LENGTH,
-    ORIGINAL,
-    base_and_rule,
-    below,
-    longrope_factor,
-    parameters,
-    require_attention_factor,
-    require_only,
-    unread,
-    unsupported,
-)
+from rope_xp.configs.writers import Options, limits
 from rope_xp.errors import wrong_value
-from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
+from rope_xp.frequencies import LENGTH, ORIGINAL, DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
 from rope_xp.provenance import with_provenance
 from rope_xp.sections import Sections
 from rope_xp.types import Config, Embedding, Values
@@ -64,14 +52,14 @@ def axolotl_keys(rope: Embedding, options: Options) -> Values:
 def transformers4_keys(rope: Embedding, options: Options) -> Values:
     table = _table(options.engine_version, 4)
     rope = _with_larger_base(rope, table)
-    return below(rope._provenance.path, _flat_keys(rope, Reads(rope, table)))
+    return limits.below(rope._provenance.path, _flat_keys(rope, Reads(rope, table)))
 
 
 def _flat_keys(rope: Embedding, reads: "Reads") -> Values:
     block = rope_parameters(rope)
     rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
     if block["rope_type"] == "proportional":
-        raise unsupported(rope.scaling, reads.table.name)
+        raise limits.unsupported(rope.scaling, reads.table.name)
     outside = _of_length(rope, rule)
     if reads.known is None:
         fraction = {FRACTION: block[FRACTION]} if FRACTION in block else {}
@@ -95,7 +83,7 @@ def _with_larger_base(rope: Embedding, table: engines.Table) -> Embedding:
     rules = {} if known is None else known.of_layer(rope._provenance.layer_type).rules
     if not isinstance(rope.scaling, NTKScaling) or not model_type or "alpha" in rules.get("dynamic", ()):
         return rope
-    base, _ = base_and_rule(rope, table.name)
+    base, _ = limits.base_and_rule(rope, table.name)
     return with_provenance(rope.replace(base=base, scaling=None), rope._provenance)
 
 
@@ -134,7 +122,7 @@ class Reads:
             engines.warn(f"whether {table.name} reads these keys for model type {self.model_type!r} is not known")
 
     def error(self, key: str) -> ValueError:
-        return unread(self.table.name, key, self.model_type)
+        return limits.unread(self.table.name, key, self.model_type)
 
     def require_rotation(self) -> None:
         """What no key says must be as the class has it."""
@@ -210,16 +198,16 @@ class Reads:
     def _is_usual(self, factor: float) -> bool:
         """Whether a class that does not read the attention factor of LongRoPE computes this one from the lengths."""
         length = self.rope._provenance.max_position_embeddings or 0
-        usual = longrope_factor(length, self.rope.scaling.original_max_position_embeddings)
+        usual = limits.longrope_factor(length, self.rope.scaling.original_max_position_embeddings)
         return isclose(usual, factor, rel_tol=1e-6)
 
 
 def rope_parameters(rope: Embedding, target: str = ENGINE) -> Values:
     """The rotary block of transformers 5, which vLLM reads too."""
-    require_only(rope, target, "first_channel", "blocks")
+    limits.require_only(rope, target, "first_channel", "blocks")
     rule = Scaling() if rope.scaling is None else rope.scaling
     block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(rule, target)
-    require_attention_factor(rope)
+    limits.require_attention_factor(rope)
     if rope.rotary_dim != rope.head_dim:
         if FRACTION in block:
             raise wrong_value(f"rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
@@ -231,8 +219,8 @@ def _of_rule(rule: Scaling, target: str) -> Values:
     if isinstance(rule, NTKScaling):
         return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
     if not rule.is_standard and type(rule) is not Scaling:
-        raise unsupported(rule, target)
-    values = parameters(rule)
+        raise limits.unsupported(rule, target)
+    values = limits.parameters(rule)
     return {name: value for name, value in values.items() if value is not None and name not in NOT_IN_BLOCK}
 
 
