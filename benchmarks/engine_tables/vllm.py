@@ -15,6 +15,8 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from rope_xp.configs import engines
+from rope_xp.configs.families.family import Family
+from rope_xp.configs.families.model_types import FAMILIES
 
 ENGINE = "vllm"
 # Keys that `get_rope` reads for all rules.
@@ -127,11 +129,21 @@ def readings(source):
     for model, reading in found.items():
         if reading and reading["rules"] and nested(model):
             reading["nested"] = True
-        own = of_transformers.of(model) if reading and "by" in reading else None
-        if own is not None and own.fixed.get("rotated") == 1.0:
-            rules = {rule: [key for key in keys if key != FRACTION] for rule, keys in reading["rules"].items()}
-            found[model] = reading | {"rules": rules | {"proportional": reading["rules"]["proportional"]}}
+        own, listed = of_transformers.of(model), FAMILIES.get(model, Family()).layers.listed
+        replaces_fraction = reading and (reading.pop("sets_fraction", False) or "by" in reading)
+        if replaces_fraction and own is not None and own.fixed.get("rotated") == 1.0:
+            found[model] = without(reading, FRACTION)
+        if reading and listed is not None and listed.bases:  # the class takes the base of each layer from the list
+            found[model] = without(reading, "rope_theta")
     return version, {model: reading for model, reading in found.items() if reading}
+
+
+def without(reading, key):
+    """A reading without a key. The rule "proportional" of transformers has a fraction of its own."""
+    own = ("proportional",) if "by" in reading else ()
+    rules = {rule: [each for each in keys if each != key or rule in own] for rule, keys in reading["rules"].items()}
+    outside = {"keys": [each for each in reading["keys"] if each != key]} if "keys" in reading else {}
+    return {name: value for name, value in (reading | {"rules": rules} | outside).items() if value != []}
 
 
 @cache
@@ -322,7 +334,10 @@ class Models:
         if by_layer:
             reading["nested"] = True
         if partial:
-            reading["keys"] = ["partial_rotary_factor"]
+            reading["keys"] = [FRACTION]
+        sets = f"config.rope_parameters['{FRACTION}'] = "
+        if any(sets in ast.unparse(tree) for _, tree, _ in calls):
+            reading["sets_fraction"] = True
         return reading
 
     @staticmethod

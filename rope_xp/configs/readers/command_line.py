@@ -46,6 +46,7 @@ class Changed(NamedTuple):
     context: int | None  # the length that chooses the list of LongRoPE for all sequences, if the engine has one alone
     served: int | None  # the longest sequence, in tokens, if arguments say it
     remarks: list[str]  # sentences about arguments that do not do what one would expect
+    layout: str = ""  # that of the engine's class, if it has one alone
 
 
 def _number(name: str, text: str) -> float:

@@ -60,6 +60,8 @@ WITH_BASE = ("gpt_oss", "granite", "granitemoe", "granitemoeshared", "olmo_hybri
 WITH_FRACTION = ("persimmon", "phi")
 # Those whose config writes a fraction into its block before vLLM sets that of the flags.
 WITH_OWN_FRACTION = ("phi3", "phi4_multimodal")
+# Those whose config in vLLM is of a class of transformers, although they are not.
+OF_TRANSFORMERS = ("kimi_k2",)
 # Keys that SGLang and older versions of vLLM read.
 MULTIPLIERS = ("attn_factor", "apply_yarn_scaling")
 # vLLM reads the sections of position axes for these rules only.
@@ -145,7 +147,9 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
         for block in found.blocks:
             if block.get("rope_theta") == found.family.default("rope_theta"):
                 del block["rope_theta"]
-    return Changed(_placed(whole, place, found.mapping), context, context if by_length else length, found.remarks)
+    layout = found.reading.fixed.get("layout", "") if line.engine == "vllm" else ""
+    served = context if by_length else length
+    return Changed(_placed(whole, place, found.mapping), context, served, found.remarks, layout)
 
 
 def _in_engine(part: Part, whole: Config) -> Part:
@@ -179,8 +183,8 @@ def _of_vllm(part: Part) -> None:
         for block in part.blocks:
             if block.get("rope_type") in WITH_ORIGINAL:
                 block[ORIGINAL] = plain[ORIGINAL]
-    has_fraction = part.stated_fraction() is not None or part.model_type in WITH_OWN_FRACTION
-    if not part.path and PARTIAL_KEYS[0] in plain and not has_fraction:
+    has_own = PARTIAL_KEYS[0] in part.family.defaults or part.model_type in WITH_OWN_FRACTION
+    if not part.path and PARTIAL_KEYS[0] in plain and not has_own and part.stated_fraction() is None:
         part.mapping[PARTIAL_KEYS[0]] = plain.pop(PARTIAL_KEYS[0])
     _set_plain(part, plain)
     for key, value in own.items():
@@ -191,7 +195,7 @@ def _of_vllm(part: Part) -> None:
         elif part.path:
             _merge_block(part, value, _merged)
         else:
-            _replace_block(part, value)
+            _replace_block(part, key, value)
     scaled = [] if "gemma3" in part.model_type else part.blocks
     scaled = [block for block in scaled if block.get("rope_type") not in SCALED_LENGTH]
     lengths = [part.mapping[key] for key in LENGTHS_OF_VLLM if isinstance(part.mapping.get(key), int)]
@@ -203,10 +207,11 @@ def _of_vllm(part: Part) -> None:
 
 def _drop_fraction(part: Part) -> None:
     # Classes of vLLM with one rule, and some of transformers, rotate whole heads, but for the rule "proportional".
-    known, fraction, rules = part.reading.rules, part.stated_fraction(), {each.get("rope_type") for each in part.blocks}
-    is_read = any(PARTIAL_KEYS[0] in keys for rule, keys in known.items() if rule != "proportional")
-    may_read = is_read or not (part.reading.by or {*known} == {"yarn"})
-    if may_read or fraction in (None, 1.0) or "proportional" in rules:
+    known, fraction, usual = part.reading.rules, part.stated_fraction(), part.family.default("rope_parameters") or {}
+    rules = {(block or usual).get("rope_type") for block in part.blocks}
+    is_read = any(PARTIAL_KEYS[0] in keys for rule, keys in known.items() if rule in rules or rule != "proportional")
+    is_known = part.reading.by or {*known} == {"yarn"} or "rope_type" in known.get("default", ())
+    if is_read or not is_known or fraction in (None, 1.0):
         return
     if part.reading.by and not rules <= {None, "default"}:
         raise wrong_value(
@@ -282,11 +287,11 @@ def _set_all(part: Part, merged: Callable[[Config, Config], Values] | None) -> N
     of_file["rope_theta"] = next((part.mapping[key] for key in part.base_keys if key in part.mapping), None)
     _complete(part, is_replaced=is_replaced)
     _set_plain(part, {key: value for key, value in own.items() if key not in BLOCK_KEYS})
-    for value in (own[key] for key in BLOCK_KEYS if isinstance(own.get(key), Mapping)):
+    for key in [each for each in BLOCK_KEYS if isinstance(own.get(each), Mapping)]:
         if merged is None:
-            _replace_block(part, value)
+            _replace_block(part, key, own[key])
         else:
-            _merge_block(part, value, merged)
+            _merge_block(part, own[key], merged)
     part.beside = of_file | {key: own[key] for key in of_file if key in own}
     for key in engines.FIXED:
         _place(part, key, {} if is_replaced else of_file)
@@ -442,7 +447,8 @@ def _set_plain(part: Part, own: Config) -> None:
     """Set keys outside the block. transformers has copied the base and the fraction into it before."""
     if "model_type" in own:
         raise wrong_value(f"model_type must not be in flags; got {own['model_type']!r:.100}")
-    copied = {*part.base_keys, *PARTIAL_KEYS} if part.model_type not in NOT_IN_TRANSFORMERS else set()
+    of_code = part.model_type in NOT_IN_TRANSFORMERS and part.model_type not in OF_TRANSFORMERS
+    copied = set() if of_code else {*part.base_keys, *PARTIAL_KEYS}
     placed = {*engines.FIXED} if part.reading.has_places else set()
     part.mapping |= {key: value for key, value in own.items() if key not in copied | placed}
     if unread := (copied - placed) & own.keys():
@@ -468,13 +474,18 @@ def _merge_block(part: Part, value: Config, merged: Callable[[Config, Config], V
     part.mapping["rope_parameters"] = found if is_nested else {"rope_type": "default", **found}
 
 
-def _replace_block(part: Part, value: Config) -> None:
+def _replace_block(part: Part, key: str, value: Config) -> None:
     own, name = part.reading.defaults, part.line.name  # what the class fills in
     base, rotated = own.get("rope_theta", 10_000.0), own.get(PARTIAL_KEYS[0], 1.0)
     reads_base = "block" in (part.reading.places.get("rope_theta") or ["block"])
     fraction, default = part.stated_fraction(), part.family.default(PARTIAL_KEYS[0])
-    share = "whole heads" if rotated == 1.0 else f"{rotated:g} of the head"
-    lost = f"{name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {share}"
+    # The first is a bug of its class in transformers; others have a list of the base of each layer.
+    is_unread = (part.model_type, key) == ("cohere2_moe", "rope_scaling")
+    if part.line.engine == "vllm" and (is_unread or getattr(part.family.layers.listed, "bases", False)):
+        raise wrong_value(
+            f"{key} must not be in flags of vLLM for model type {part.model_type!r}, whose class does not read the "
+            f"block, or the base in it; got {comma_separated(value) or 'an empty object'}"
+        )
     drop(part.mapping, (*BLOCK_KEYS, *part.base_keys, *PARTIAL_KEYS, ORIGINAL))
 
     def completed(block: Config) -> Values:
@@ -493,9 +504,13 @@ def _replace_block(part: Part, value: Config) -> None:
         found = part.without_type(found, block, "there is no scaling")
         if is_usual:
             part.remarks.append(f"{name} replaces rope_parameters, and without rope_theta the base is {base:,.0f}")
-        if not part.reading.has_places and PARTIAL_KEYS[0] not in block and {default, fraction} - {None, rotated}:
-            found[PARTIAL_KEYS[0]] = rotated
-            part.remarks.extend([] if (default if fraction is None else fraction) == rotated else [lost])
+        is_completed = part.model_type == "glm" and found["rope_type"] != "default"  # by its class of transformers
+        share = default if is_completed else rotated
+        if not part.reading.has_places and PARTIAL_KEYS[0] not in block and {default, fraction} - {None, share}:
+            found[PARTIAL_KEYS[0]] = share
+            if (default if fraction is None else fraction) != share:
+                heads = "whole heads" if share == 1.0 else f"{share:g} of the head"
+                part.remarks.append(f"{name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates {heads}")
         return found
 
     part.mapping["rope_parameters"] = _each(value, completed) if _is_nested(value) else completed(value)
