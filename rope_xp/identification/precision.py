@@ -112,7 +112,7 @@ class Precision(NamedTuple):
     name: str | None
     errors: np.ndarray
     within: np.ndarray  # whether errors at a position are those of float32 at most
-    of_positions: bool = False  # whether only the rounding of positions is seen
+    of_positions: bool  # whether only the rounding of positions is seen
 
     def is_finer_than(self, name: str) -> bool:
         finest = [*PRECISIONS]

@@ -564,6 +564,9 @@ def test_several_position_axes(order):
             assert f"{order} (8, 8) of axes (1, 0)" in report.summary
             moved = compare(swapped_axes, rope, context=14).attention_moved
             assert moved > 0.05 and (causes != ("sections",) or abs(moved - report.attention_moved) < 1e-9)
+    irregular = np.array([0, 1, 1, 0, 1, 0, 0, 1] * 2)
+    report = compare(lambda x, p: turned(x, p[irregular].T * geometric(100.0, 32)), rope, shape="seq dim", context=14)
+    assert "sections" in report.causes and "no value near the other one" in report.summary.lower(), report.summary
     every_other = compare(lambda x, p: turned(x, p[np.arange(16) % 2].T * geometric(100.0, 32)), rope, shape="seq dim")
     assert "layout" not in every_other.summary.lower()
 

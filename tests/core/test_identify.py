@@ -15,6 +15,7 @@ from formulas import geometric
 from functions import angles_of, in_shape, rotary, rounded, turned
 
 from rope_xp import LinearScaling, LongRopeScaling, RotaryEmbedding, compare, identify
+from rope_xp.identification.probe import Trial
 
 WIDTH = 16
 FREQUENCIES = geometric(1e4, WIDTH)
@@ -75,6 +76,16 @@ def test_two_pairs_are_enough_for_a_base(width, base):
 def hyperbolic(x, positions):
     angles = 1e-6 * np.concatenate([phases(positions)] * 2, axis=-1)
     return applied(x, np.cosh(angles), np.sinh(angles))
+
+
+def with_growing_channels(x, positions):
+    """The last four channels are in no pair, and grow with the position."""
+    return rotary(FREQUENCIES[:6])(x, positions) * np.where(np.arange(WIDTH) < 12, 1.0, 1.01 ** positions[..., None])
+
+
+def right_for_two_axes(x, positions):
+    """With a batch axis, rows of the batch are mixed: only one row comes out right."""
+    return good(x, positions) if x.ndim == 2 else good(x, positions) + x.sum(axis=0) - x
 
 
 def twice_as_long(x, positions):
@@ -144,6 +155,7 @@ NO_VALUES = {
         (lambda x, p: applied(x * np.repeat([1, -1], 8), *tables(p)), "are reflected"),
         (lambda x, p: good(x, p) * 1.001 ** p[..., None], "length of a pair .* changes"),
         (lambda x, p: x * np.cos(p)[..., None], "are multiplied or moved, but not rotated"),
+        (with_growing_channels, "channels 12, 13, 14, 15 are multiplied or moved"),
         (
             lambda x, p: applied(x, *(np.array([[[1.005]], [[1]]]) * tables(p))),
             "cos is multiplied by 1.005, and sin by 1;",
@@ -182,7 +194,10 @@ NO_VALUES = {
     ],
 }
 # Those of ROPE up to a position.
+IN_FLOAT32 = rotary(FREQUENCIES, dtype="float32")
 UP_TO = [
+    (lambda x, p: IN_FLOAT32(x, p) if x.dtype == np.float32 else None, "numpy, results in float32", 2**20),
+    (right_for_two_axes, r"called with x of \(seq dim\)", 2**20),
     (lambda x, p: good(x, p) if x.ndim == 2 or (x > 0.0).all() else None, "tested up to position 1,048,576", 2**20),
     (lambda x, p: good(x, limited(p)), "raises AssertionError: position 1023 is bey", 511),
     *((lambda x, p, n=n: good(x, limited(p, n)), f"is beyond {n}", n - 1) for n in (2**16, 2**17, 2**20)),
@@ -192,6 +207,11 @@ FUNCTIONS = [
     *((fn, words, {"rope": None, "is_rotation": key}) for key, rows in NO_VALUES.items() for fn, words in rows),
     *((fn, words, {"rope": ROPE, "longest": longest}) for fn, words, longest in UP_TO),
 ]
+
+
+def test_results_that_hold_for_single_rows_alone_are_the_last_choice():
+    regular = Trial(None, "float64", "seq", "positions")
+    assert regular.rank < Trial(None, "float64", "seq", "positions", "if there is one row").rank
 
 
 @for_each("fn, words, expected", FUNCTIONS)
