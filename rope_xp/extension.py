@@ -324,8 +324,8 @@ class Choices(Report):
             Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
             Section(
                 "",
-                f"Rotated pairs: {self.pairs}. Of them complete no turn within {self.trained:,} tokens, the trained "
-                f"length{' before scaling' if self.warnings else ''}: {self.incomplete}.",
+                f"Rotated pairs: {self.pairs}; {self.incomplete} complete no turn within {self.trained:,} tokens, the "
+                f"trained length{' before scaling' if self.warnings else ''}.",
             ),
             Section("", Table((), LEGEND)),
             Section("Notes", [*self.notes, ONE_FACTOR, SURVEY]),
@@ -374,8 +374,8 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
     before, notes = scaled_pairs(unscaled(rope)), []
     if rope.scaling is not None:
         notes.append(
-            f"The embedding is scaled: {rope.scaling.describe()}. A new rule replaces it, with the same "
-            f"base and the factor {to / trained:.4g} from {trained:,} tokens, also where the old factor is greater."
+            f"The embedding is scaled: {rope.scaling.describe()}. A new rule replaces it. It keeps the base, and its "
+            f"factor is {to / trained:.4g}, counted from {trained:,} tokens. The old factor does not matter."
         )
         if rope.softmax_scale != 1.0:
             notes.append(

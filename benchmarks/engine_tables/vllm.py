@@ -132,7 +132,7 @@ def readings(source):
         own, listed = of_transformers.of(model), FAMILIES.get(model, Family()).layers.listed
         replaces_fraction = reading and (reading.pop("sets_fraction", False) or "by" in reading)
         if replaces_fraction and own is not None and own.fixed.get("rotated") == 1.0:
-            found[model] = without(reading, FRACTION)
+            reading = found[model] = without(reading, FRACTION)
         if reading and listed is not None and listed.bases:  # the class takes the base of each layer from the list
             found[model] = without(reading, "rope_theta")
     return version, {model: reading for model, reading in found.items() if reading}
@@ -140,7 +140,7 @@ def readings(source):
 
 def without(reading, key):
     """A reading without a key. The rule "proportional" of transformers has a fraction of its own."""
-    own = ("proportional",) if "by" in reading else ()
+    own = ("proportional",) if "by" in reading and key == FRACTION else ()
     rules = {rule: [each for each in keys if each != key or rule in own] for rule, keys in reading["rules"].items()}
     outside = {"keys": [each for each in reading["keys"] if each != key]} if "keys" in reading else {}
     return {name: value for name, value in (reading | {"rules": rules} | outside).items() if value != []}

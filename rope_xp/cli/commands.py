@@ -260,7 +260,7 @@ def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbed
         _note(f'note: set "max_position_embeddings" to {to} in config.json, too')
     if target == "transformers":
         inside = f', in its object "{kind}"' if (kind := extended._provenance.layer_type) else ""
-        _note(f'note: in config.json, these keys belong in "rope_parameters"{inside}, and "rope_scaling" must go')
+        _note(f'note: in config.json, these keys belong in "rope_parameters"{inside}; remove "rope_scaling"')
 
 
 @app.command()

@@ -35,7 +35,8 @@ def _first_width(config: LayerConfig, ways: list[str]) -> int:
             keys.assume("channels", ways[0])
             return family.defaults[way]
     tried = " or ".join(" / ".join(way.split("/")) for way in ways)
-    given = [name for way in ways for name in way.split("/") if keys.read_count(name) is not None]
+    names = dict.fromkeys(name for way in ways for name in way.split("/"))
+    given = [name for name in names if keys.read_count(name) is not None]
     raise wrong_value(
         f"{tried} must be given; got {comma_separated(given) or 'none'} in {keys.name}: its config class may have a "
         f"default (load the config with it, and pass the object)"

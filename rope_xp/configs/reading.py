@@ -149,7 +149,7 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Selection) -> Rot
         if rope is not None and not rope.layout.startswith(changed.layout):
             raise wrong_value(
                 f"layout must be {changed.layout!r}, which {line.name} has for model type "
-                f"{rope._provenance.model_type!r}; got a config whose layout is {rope.layout!r}"
+                f"{rope._provenance.model_type!r}; got {rope.layout!r}"
             )
         own = {"served": changed.served, "for_all_lengths": changed.context is not None}
         return rope and with_provenance(rope, replace(rope._provenance, **own))

@@ -193,8 +193,8 @@ NO_VALUES = {
         (lambda x, p: good(x, np.roll(p // 8, 1, -1)), "follow neither their position nor their"),
     ],
 }
-# Those of ROPE up to a position.
 IN_FLOAT32 = rotary(FREQUENCIES, dtype="float32")
+# Those of ROPE up to a position.
 UP_TO = [
     (lambda x, p: IN_FLOAT32(x, p) if x.dtype == np.float32 else None, "numpy, results in float32", 2**20),
     (right_for_two_axes, r"called with x of \(seq dim\)", 2**20),

@@ -27,7 +27,7 @@ from rope_xp.huggingface.apply_functions import (
     ROTATION_TOLERANCE,
     apply_function,
     largest_difference,
-    signature_of,
+    parameters_of,
 )
 from rope_xp.huggingface.guard import float32_on_cpu
 from rope_xp.huggingface.rewrite import ClassRewriter, exact_table_class
@@ -92,7 +92,7 @@ def upstream(model, name):
 
 
 def test_each_signature_is_compared_with_a_function_of_transformers():
-    assert {signature_of(upstream(*each)) for *each, _, _ in UPSTREAM} == APPLY_SIGNATURES.keys()
+    assert {parameters_of(upstream(*each)) for *each, _, _ in UPSTREAM} == APPLY_SIGNATURES.keys()
 
 
 def changed(function, calls, shift=0.0, **read_from):
@@ -111,7 +111,7 @@ def changed(function, calls, shift=0.0, **read_from):
 def test_the_arguments_in_which_apply_functions_are_compared(model, name, table_format, expected):
     """Also channels that are not rotated, one row of tables for a batch, and tables without batches."""
     theirs, calls = upstream(model, name), []
-    of_axes = [apply_function(signature_of(theirs), table_format, axis) for axis in (-2, 1, None)]
+    of_axes = [apply_function(parameters_of(theirs), table_format, axis) for axis in (-2, 1, None)]
     ours = min(of_axes, key=lambda each: largest_difference(theirs, each, table_format))
     ours.__signature__ = inspect.signature(theirs)
     difference = partial(largest_difference, replacement=ours, table_format=table_format)

@@ -60,8 +60,8 @@ WITH_BASE = ("gpt_oss", "granite", "granitemoe", "granitemoeshared", "olmo_hybri
 WITH_FRACTION = ("persimmon", "phi")
 # Those whose config writes a fraction into its block before vLLM sets that of the flags.
 WITH_OWN_FRACTION = ("phi3", "phi4_multimodal")
-# Those whose config in vLLM is of a class of transformers, although they are not.
-OF_TRANSFORMERS = ("kimi_k2",)
+# Those of checkpoints' code whose config is of a class of transformers in an engine.
+OF_TRANSFORMERS = [("vllm", "kimi_k2")]
 # Keys that SGLang and older versions of vLLM read.
 MULTIPLIERS = ("attn_factor", "apply_yarn_scaling")
 # vLLM reads the sections of position axes for these rules only.
@@ -207,22 +207,32 @@ def _of_vllm(part: Part) -> None:
 
 def _drop_fraction(part: Part) -> None:
     # Classes of vLLM with one rule, and some of transformers, rotate whole heads, but for the rule "proportional".
-    known, fraction, usual = part.reading.rules, part.stated_fraction(), part.family.default("rope_parameters") or {}
-    rules = {(block or usual).get("rope_type") for block in part.blocks}
-    is_read = any(PARTIAL_KEYS[0] in keys for rule, keys in known.items() if rule in rules or rule != "proportional")
+    known, key, usual = part.reading.rules, PARTIAL_KEYS[0], part.family.default("rope_parameters") or {}
     is_known = part.reading.by or {*known} == {"yarn"} or "rope_type" in known.get("default", ())
-    if is_read or not is_known or fraction in (None, 1.0):
+    if not is_known or any(key in keys for rule, keys in known.items() if rule != "proportional"):
         return
-    if part.reading.by and not rules <= {None, "default"}:
-        raise wrong_value(
-            f"{PARTIAL_KEYS[0]} must be 1 for model type {part.model_type!r} with flags of vLLM, which runs a class "
-            f"of {part.reading.by} that rotates whole heads, and fails with a scaling rule; got {fraction!r:.40}"
-        )
+    outside = next((part.mapping[each] for each in PARTIAL_KEYS if part.mapping.get(each) is not None), None)
+    unread = set()
+
+    def read(block: Config) -> Values:
+        rule, fraction = (block or usual).get("rope_type", "default"), block.get(key, outside)
+        if rule == "proportional" and key in known.get("proportional", ()):
+            return {**block, key: 1.0 if fraction is None else fraction}
+        if fraction not in (None, 1.0):
+            unread.add(key)
+            if part.reading.by and rule != "default":
+                raise wrong_value(
+                    f"{key} must be 1 for model type {part.model_type!r} with flags of vLLM, which runs a class of "
+                    f"{part.reading.by} that rotates whole heads, and fails with a scaling rule; got {fraction!r:.40}"
+                )
+        return {name: value for name, value in block.items() if name not in PARTIAL_KEYS}
+
+    if part.blocks == [{}]:
+        read({})
+    part.edit_blocks(read)
     drop(part.mapping, PARTIAL_KEYS)
-    part.edit_blocks(lambda block: {key: value for key, value in block.items() if key not in PARTIAL_KEYS})
-    part.remarks.append(
-        f"{part.line.name} does not read {PARTIAL_KEYS[0]} for model type {part.model_type!r}: it rotates whole heads"
-    )
+    of_type = f"for model type {part.model_type!r}: it rotates whole heads"
+    part.remarks.extend(f"{part.line.name} does not read {each} {of_type}" for each in unread)
 
 
 def _remark_on_length(part: Part, stated: object, scaled: list[Values], variable: str) -> None:
@@ -447,7 +457,7 @@ def _set_plain(part: Part, own: Config) -> None:
     """Set keys outside the block. transformers has copied the base and the fraction into it before."""
     if "model_type" in own:
         raise wrong_value(f"model_type must not be in flags; got {own['model_type']!r:.100}")
-    of_code = part.model_type in NOT_IN_TRANSFORMERS and part.model_type not in OF_TRANSFORMERS
+    of_code = part.model_type in NOT_IN_TRANSFORMERS and (part.line.engine, part.model_type) not in OF_TRANSFORMERS
     copied = set() if of_code else {*part.base_keys, *PARTIAL_KEYS}
     placed = {*engines.FIXED} if part.reading.has_places else set()
     part.mapping |= {key: value for key, value in own.items() if key not in copied | placed}
@@ -479,12 +489,15 @@ def _replace_block(part: Part, key: str, value: Config) -> None:
     base, rotated = own.get("rope_theta", 10_000.0), own.get(PARTIAL_KEYS[0], 1.0)
     reads_base = "block" in (part.reading.places.get("rope_theta") or ["block"])
     fraction, default = part.stated_fraction(), part.family.default(PARTIAL_KEYS[0])
-    # The first is a bug of its class in transformers; others have a list of the base of each layer.
-    is_unread = (part.model_type, key) == ("cohere2_moe", "rope_scaling")
-    if part.line.engine == "vllm" and (is_unread or getattr(part.family.layers.listed, "bases", False)):
+    listed, why = part.family.layers.listed, ""
+    if (part.model_type, key) == ("cohere2_moe", "rope_scaling"):  # a bug of its class in transformers
+        why = "does not read it"
+    elif listed is not None and listed.bases:
+        why = f"takes the base from {listed.key}"
+    if part.line.engine == "vllm" and why:
         raise wrong_value(
-            f"{key} must not be in flags of vLLM for model type {part.model_type!r}, whose class does not read the "
-            f"block, or the base in it; got {comma_separated(value) or 'an empty object'}"
+            f"{key} must not be in flags of vLLM for model type {part.model_type!r}, whose class {why}; got "
+            f"{comma_separated(value) or 'an empty object'}"
         )
     drop(part.mapping, (*BLOCK_KEYS, *part.base_keys, *PARTIAL_KEYS, ORIGINAL))
 
