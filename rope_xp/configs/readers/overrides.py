@@ -212,14 +212,14 @@ def _drop_fraction(part: Part) -> None:
     if not is_known or any(key in keys for rule, keys in known.items() if rule != "proportional"):
         return
     outside = next((part.mapping[each] for each in PARTIAL_KEYS if part.mapping.get(each) is not None), None)
-    unread = set()
+    remark = f"{part.line.name} does not read {key} for model type {part.model_type!r}: it rotates whole heads"
 
     def read(block: Config) -> Values:
         rule, fraction = (block or usual).get("rope_type", "default"), block.get(key, outside)
         if rule == "proportional" and key in known.get("proportional", ()):
             return {**block, key: 1.0 if fraction is None else fraction}
         if fraction not in (None, 1.0):
-            unread.add(key)
+            part.remarks.extend([] if remark in part.remarks else [remark])
             if part.reading.by and rule != "default":
                 raise wrong_value(
                     f"{key} must be 1 for model type {part.model_type!r} with flags of vLLM, which runs a class of "
@@ -231,8 +231,6 @@ def _drop_fraction(part: Part) -> None:
         read({})
     part.edit_blocks(read)
     drop(part.mapping, PARTIAL_KEYS)
-    of_type = f"for model type {part.model_type!r}: it rotates whole heads"
-    part.remarks.extend(f"{part.line.name} does not read {each} {of_type}" for each in unread)
 
 
 def _remark_on_length(part: Part, stated: object, scaled: list[Values], variable: str) -> None:
