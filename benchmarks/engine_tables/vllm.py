@@ -134,7 +134,9 @@ def readings(source):
         if replaces_fraction and own is not None and own.fixed.get("rotated") == 1.0:
             reading = found[model] = without(reading, FRACTION)
         if reading and listed is not None and listed.bases:  # the class takes the base of each layer from the list
-            found[model] = without(reading, "rope_theta")
+            reading = found[model] = without(reading, "rope_theta")
+        if reading and rotates_whole_heads(reading):
+            reading["fixed"] = {**reading.get("fixed", {}), "rotated": 1.0}
     return version, {model: reading for model, reading in found.items() if reading}
 
 
@@ -144,6 +146,14 @@ def without(reading, key):
     rules = {rule: [each for each in keys if each != key or rule in own] for rule, keys in reading["rules"].items()}
     outside = {"keys": [each for each in reading["keys"] if each != key]} if "keys" in reading else {}
     return {name: value for name, value in (reading | {"rules": rules} | outside).items() if value != []}
+
+
+def rotates_whole_heads(reading):
+    """Whether no key of the block changes which share is rotated, but for the rule "proportional"."""
+    rules = reading["rules"]
+    # A class that writes a block of its own may pass a share that follows from other keys; that of gpt_oss does not.
+    passes_block = "by" in reading or "rope_type" in rules.get("default", ()) or {*rules} == {"yarn"}
+    return passes_block and not any(FRACTION in keys for rule, keys in rules.items() if rule != "proportional")
 
 
 @cache

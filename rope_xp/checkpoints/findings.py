@@ -231,7 +231,8 @@ def _buffer(contents: Contents, embedding: Embedding | None) -> tuple[Values, li
 def _other_file(contents: Contents, embedding: RotaryEmbedding | None) -> tuple[list[Conclusion], list[str]]:
     folder = contents.path.parent
     others = [folder / "config.json"] if contents.container == GGUF else sorted(folder.glob("*.gguf"))
-    if not others or not others[0].is_file():
+    others = [path for path in others if path.is_file()]
+    if not others:
         return [], []
     name, read = _shown(others[0].name), contents.path.name if contents.container == GGUF else contents.config_name
     warnings = []

@@ -335,7 +335,7 @@ class Search:
         value, precision = value_of(measured, self.near)
         self._conclude_precision(precision, measured, results)
         if value is None:
-            if self.near is not None and differs_in_sections(self.near, measured):
+            if self.near is not None and self.probe.axes > 1 and differs_in_sections(self.near, measured):
                 self.cause = "sections"
             rule = rule_in_any_order(measured)
             of_rule = "" if rule is None else f"; their frequencies are those of {rule.in_words()}, in some order"

@@ -110,8 +110,6 @@ def _precision_of(value: Value | None, measured: Measured) -> Precision:
 
 def differs_in_sections(near: Embedding, measured: Measured) -> bool:
     """Whether the frequencies are those of a value near another one where all position axes are equal."""
-    if len(measured.of_axes) == 1:
-        return False
     given = {"inv_freq": frequencies_of(near)[:, 0].sum(axis=0).tolist()}
     of_text = near.replace(**({"sections": None} if near.base is not None else given))
     return _nearest_value(of_text, measured._replace(of_axes=measured.of_axes.sum(axis=0)[None])) is not None

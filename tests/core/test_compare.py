@@ -512,7 +512,10 @@ def test_attention_moves_as_queries_and_keys_of_xpos_do():
         return rotary(PLAIN)(x, p) * zeta ** (sign * (p[:, None] - 250) / 512)
 
     wanted = moved(np.arange(300), (plain(PLAIN), 1.0), (rotated, 1.0))
-    assert abs(compare(ROPE, ROPE.replace(xpos=XPos(centre=250)), context=300).attention_moved - wanted) < 1e-9
+    decays = ROPE.replace(xpos=XPos(centre=250))
+    assert abs(compare(ROPE, decays, context=300).attention_moved - wanted) < 1e-9
+    for pair in ((ROPE, decays), (decays, ROPE)):  # beyond the centre, keys change most
+        assert compare(*pair, context=300).largest_change == pytest.approx(zeta.min() ** (-49 / 512) - 1)
     # At any length, numbers are finite.
     assert 0.0 < compare(ROPE, ROPE.replace(xpos=XPos()), context=2**31).attention_moved < 1.0
 
@@ -672,6 +675,19 @@ def test_frequencies_that_float32_rounds_to_the_same_numbers_do_not_differ():
     report = compare(one, other, context=2**31)
     assert (report.same, report.causes) == (True, ())
     assert compare(one, other.replace(phase="exact"), context=2**31).causes == ("phase precision",)
+
+
+def test_frequencies_in_half_precision_are_not_those_of_their_base():
+    rope = RotaryEmbedding(head_dim=8, layout="half", base=1e4)
+    w = np.asarray(rope.replace(base=777.0).inv_freq)
+    for rounded_w, cause in ((w, "base"), (w.astype(np.float32), "base"), (w.astype(np.float16), "frequencies")):
+        assert compare(rope, rope.replace(base=None, inv_freq=rounded_w.tolist())).causes == (cause,)
+
+
+def test_causes_stand_in_the_order_in_which_they_begin_to_act():
+    rope = RotaryEmbedding(head_dim=8, layout="half", base=1e4)
+    for factor, causes in ((1.5, ("attention factor", "layout")), (1.009, ("layout", "attention factor"))):
+        assert compare(rope, rope.replace(layout="interleaved", attention_factor=factor)).causes == causes
 
 
 def test_frequencies_of_heads_are_compared_head_by_head():

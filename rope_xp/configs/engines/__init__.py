@@ -56,7 +56,7 @@ class Reading(NamedTuple):
     @property
     def has_places(self) -> bool:
         """Whether it is known where the base and the rotated fraction are read, also if nowhere."""
-        return bool(self.places) or not self.fixed.keys().isdisjoint(FIXED.values())
+        return bool(self.places) or FIXED["rope_theta"] in self.fixed
 
     def usual(self, key: str) -> float | None:
         return self.fixed.get(FIXED[key], self.defaults.get(key))

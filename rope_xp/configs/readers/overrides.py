@@ -206,17 +206,16 @@ def _of_vllm(part: Part) -> None:
 
 
 def _drop_fraction(part: Part) -> None:
-    # Classes of vLLM with one rule, and some of transformers, rotate whole heads, but for the rule "proportional".
-    known, key, usual = part.reading.rules, PARTIAL_KEYS[0], part.family.default("rope_parameters") or {}
-    is_known = part.reading.by or {*known} == {"yarn"} or "rope_type" in known.get("default", ())
-    if not is_known or any(key in keys for rule, keys in known.items() if rule != "proportional"):
+    # Some classes rotate whole heads, but for the rule "proportional".
+    key, usual = PARTIAL_KEYS[0], part.family.default("rope_parameters") or {}
+    if part.reading.fixed.get("rotated") != 1.0:
         return
     outside = next((part.mapping[each] for each in PARTIAL_KEYS if part.mapping.get(each) is not None), None)
     remark = f"{part.line.name} does not read {key} for model type {part.model_type!r}: it rotates whole heads"
 
     def read(block: Config) -> Values:
         rule, fraction = (block or usual).get("rope_type", "default"), block.get(key, outside)
-        if rule == "proportional" and key in known.get("proportional", ()):
+        if rule == "proportional" and part.reading.reads(key, rule):
             return {**block, key: 1.0 if fraction is None else fraction}
         if fraction not in (None, 1.0):
             part.remarks.extend([] if remark in part.remarks else [remark])
