@@ -514,7 +514,7 @@ class RotaryEmbedding:
         Parameters
         ----------
         k : array, "*batch head_dim"
-            Rotated keys.
+            Keys that this embedding has rotated.
         delta : int or array, "", "seq", "batch seq", "batch 1" or with one axis less than `k`
             The change of position in tokens: one for all keys, for each token, or for each batch row. Arrays may hold
             real numbers. Several position axes come first. An int moves keys along all position axes.
@@ -784,6 +784,7 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         *,
         architecture: str | None = None,
         engine_version: str | None = None,
+        context: int | None = None,
     ) -> Values: ...
     @overload
     def to_config(
@@ -792,6 +793,7 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         *,
         architecture: str | None = None,
         engine_version: str | None = None,
+        context: int | None = None,
     ) -> list[str]: ...
     @public("RotaryEmbedding.to_config")
     def to_config(
@@ -800,6 +802,7 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         *,
         architecture: str | None = None,
         engine_version: str | None = None,
+        context: int | None = None,
     ) -> Any:
         """This embedding as keys of a config, or as arguments of an engine.
 
@@ -828,6 +831,10 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
             The version of the engine that reads the result, such as "0.33.0". The default is the newest whose source
             was read. What is known of a version, and of newer ones until the next that was read, is on the pages of
             the engines.
+        context : int, optional
+            The length in tokens that the program must accept. Its settings for that are then in the result, such as
+            `--max-model-len`; only for ``"vllm"``, ``"sglang"``, ``"lmdeploy"``, ``"llama.cpp"``, ``"gguf"`` and
+            ``"lmstudio"``.
 
         Returns
         -------
@@ -877,8 +884,7 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         >>> rope.to_config("meta")
         {'rope_theta': 500000.0, 'use_scaled_rope': False}
         """
-        options = Options(architecture, engine_version)
-        return config_for(self, target, options)
+        return config_for(self, target, Options(architecture, engine_version, context))
 
     def _graph(
         self,

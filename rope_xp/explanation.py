@@ -455,7 +455,8 @@ def _angles(it: "Explanation") -> Sequence[str]:
     return [
         *of_window,
         *([with_scaling(it.rope, it.extended_length)] if scaled else []),
-        f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} {unit}s: {_ranges(unseen)}. "
+        f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} {unit}s"
+        f"{' before scaling' if scaled else ''}: {_ranges(unseen)}. "
         f"In causal attention, {training} showed only their angles below that of position {trained:,}. {reach}",
     ]
 

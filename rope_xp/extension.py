@@ -211,7 +211,7 @@ LEGEND = (
     ("interpolated", "pairs whose frequency is divided by the factor or more"),
     ("divided by", "the numbers by which frequencies are divided, least to greatest"),
     ("new angles", "pairs that get angles which do not occur within the trained length, in causal attention"),
-    ("attention", "the attention factor: sines and cosines are multiplied by it, and scores by its square"),
+    ("attention", "the attention factor of sines and cosines; its square multiplies scores of rotated channels"),
 )
 
 
@@ -337,7 +337,9 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
     if found.windowed == THESE_LAYERS:
         return [("rule", f"none: {found.windowed} score only keys of a window (explain says more)")]
     choice = next(each for each in it.choices if each.rule == found.rule)
-    scores = "" if found.score_factor == 1.0 else f"; scores are multiplied by {found.score_factor:.3g}"
+    are_partial = choice.rope.rotary_dim < choice.rope.head_dim
+    of_what = "scores of rotated channels" if are_partial else "scores"
+    scores = "" if found.score_factor == 1.0 else f"; {of_what} are multiplied by {found.score_factor:.3g}"
     cost = f"{found.changed} of {it.pairs} frequencies change too{scores}" if found.changed else scores[2:]
     of_what = f"for {found.model_type}" if found.model_type else "for this GGUF file" if found.engines else ""
     engines = f"{of_what}: {', '.join(found.engines) or 'none whose source was read'}"

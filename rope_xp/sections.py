@@ -41,7 +41,7 @@ class Sections:
         How pairs are assigned to sections, with examples of models:
 
         - ``"chunked"``: one section after the other (Qwen2-VL, XD-RoPE).
-        - ``"interleaved"``: pair j follows section ``j % sections``, and section 0 once that section is full
+        - ``"interleaved"``: pair j follows section ``j % sections``, or section 0 if that one has all its pairs
           (Qwen3-VL).
         - ``"round_robin"``: sections alternate, and full sections are skipped (GLM in SGLang).
         - ``"balanced"``: the next pair follows the section with the lowest filled fraction, and the last pair follows

@@ -237,7 +237,8 @@ def extend(
             _note(f"warning: {replaced}")
         if target is None:
             return show(_shown(extended.explain(to)), as_json)
-        found = settings.of_rope(extended, target, Options(architecture, engine_version, to))
+        served = to if TARGETS[target].takes_context else None
+        found = settings.of_rope(extended, target, Options(architecture, engine_version, served))
     _note_what_is_left(rule, target, to, extended, found.text())
     return _print(found)
 

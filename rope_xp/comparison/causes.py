@@ -158,8 +158,9 @@ PROPERTIES = (
 # What to do about phases, and about sines and cosines, in half precision.
 KEEP_TABLES = "Keep sines and cosines in float32. Where their rounding is accepted, name a larger tolerance."
 KEEP_PHASES = (
-    "Do not cast frequencies (inv_freq) or positions to {} with the model: it rounds integers above {}. Compute "
-    "position times frequency exactly or in float64."
+    "Keep positions, frequencies (inv_freq) and their products out of {}, also if the model is cast to it: it rounds "
+    "integers above {}, and products long before. identify says which of them is rounded. Compute position times "
+    "frequency exactly or in float64."
 )
 OF_PRECISION = {
     "float16": KEEP_PHASES.format("float16", "2,048"),

@@ -163,9 +163,9 @@ COMPUTED_IN_FLOAT32 = [
         LLAMA,
         with_positions_in(ml_dtypes.bfloat16),
         "phase precision (a: exact phases; b: bfl",
-        "it rounds integers above 256.",
+        "it rounds integers above 256, and products long before.",
     ),
-    (with_positions_in("float16"), LLAMA, "phase precision (a: float16 phases; b: exact", "integers above 2,048."),
+    (with_positions_in("float16"), LLAMA, "phase precision (a: float16 phases; b: exact", "integers above 2,048, and"),
     (rotary(LLAMA_FREQUENCIES * ([1.0] * 56 + [1.002] * 8)), LLAMA, "frequencies (a:", "Compare the frequencies"),
     (GIVEN, LLAMA.replace(base=10_000.0), "base (a: 500,000; b: 10,000).", "rope_theta"),
 ]
@@ -181,8 +181,9 @@ ADVICE = {
     lambda x, p: x * 2.0 ** (p[..., None] % 2): [],  # the report says what it is instead
     with_positions_in(ml_dtypes.bfloat16, LLAMA.replace(base=250_000.0).inv_freq): [
         OF_BASE,
-        "Do not cast frequencies (inv_freq) or positions to bfloat16 with the model: it rounds integers above 256. "
-        "Compute position times frequency exactly or in float64.",
+        "Keep positions, frequencies (inv_freq) and their products out of bfloat16, also if the model is cast to it: it "
+        "rounds integers above 256, and products long before. identify says which of them is rounded. Compute position "
+        "times frequency exactly or in float64.",
     ],
     LLAMA.replace(base=250_000.0): [OF_BASE],
 }

@@ -20,7 +20,6 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
-from rope_xp.configs.writers import Options, config_for
 from rope_xp.spectrum import lengths_of
 
 TRAINED, TO = 4096, 32_768
@@ -64,7 +63,7 @@ def test_each_rule_changes_the_scaling_alone(rope, rule):
 def test_vllm_accepts_the_new_length_and_no_longer_one(rule, stated):
     """Whatever the config states. The attention factor of LongRoPE follows from `max_position_embeddings` in vLLM."""
     rope = extended(PLAIN, rule)
-    flags = config_for(rope, "vllm", Options(length=TO))
+    flags = rope.to_config("vllm", context=TO)
     # With dynamic NTK, frequencies follow from the length that the config states, so that it must be the new one. vLLM
     # multiplies it by the factor, and its flag is what limits it.
     accepted = TO * rope.scaling.factor if rule == "dynamic" else TO

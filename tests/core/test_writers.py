@@ -24,7 +24,7 @@ from rope_xp import (
 )
 from rope_xp.configs.engines import table
 from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.writers import TARGETS, Options, config_for
+from rope_xp.configs.writers import TARGETS
 from rope_xp.configs.writers.gguf_architectures import (
     ARCHITECTURE_OF,
     LAYERS,
@@ -336,7 +336,7 @@ def test_what_is_written_for_a_length():
     for row in ROWS["written for a length"]:
         rope = value_of(row["rope"]) if "rope" in row else from_config(row["config"])
         target, arguments = row["target"], row.get("arguments", {})
-        found = config_for(rope, target, Options(**arguments, length=row["length"]))
+        found = rope.to_config(target, **arguments, context=row["length"])
         if isinstance(found, list):
             found = [json.loads(each) if each.startswith("{") else each for each in found]
         assert with_12_digits(json.dumps(found)) == with_12_digits(json.dumps(row["written"])), row

@@ -23,7 +23,6 @@ from rope_xp import (
     from_config,
 )
 from rope_xp.configs import engines
-from rope_xp.configs.writers import Options, config_for
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -307,11 +306,11 @@ def test_the_server_accepts_the_length(rule, models, tmp_path):
     file = tiny_gguf.write(tmp_path / "model.gguf", "llama", models["llama"], {}, length=512)
     params = {"yarn": {"rope_scaling_type": 2, "rope_freq_scale": 0.25, "yarn_orig_ctx": 512}}.get(rule, {})
     assert ENGINE.longest(file, n_ctx=2048, **params) == (2048 if rule == "yarn" else 512)
-    options = Options("llama", length=2048)
-    flags = config_for(rope, "llama.cpp", options)
+    options = {"architecture": "llama", "context": 2048}
+    flags = rope.to_config("llama.cpp", **options)
     key, _, value = flags[-1].partition("=int:")
     assert ENGINE.longest(file, {key: int(value)}, n_ctx=2048, **params) == 2048
-    metadata = config_for(rope, "gguf", options)
+    metadata = rope.to_config("gguf", **options)
     tiny_gguf.write(file, "llama", models["llama"], metadata)
     assert ENGINE.longest(file, n_ctx=2048) == 2048
     ENGINE.debug(file, PROMPT, flags, tmp_path / "out")  # the parser accepts them

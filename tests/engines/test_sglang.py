@@ -18,7 +18,6 @@ from server_cases import LENGTH, ORIGINAL, Server, is_equal, part_with_block
 
 from rope_xp import LongRopeScaling, YarnScaling, from_config
 from rope_xp.configs import engines
-from rope_xp.configs.writers import Options, config_for
 from rope_xp.provenance import with_provenance
 
 if importlib.util.find_spec("sglang") is None:
@@ -134,7 +133,7 @@ def test_a_longer_context_is_accepted(tmp_path, model_type):
         if overrides is None or name in ("dynamic", "yarn of latent attention"):
             continue
         rope = with_provenance(rope, replace(rope._provenance, model_type=text_type))
-        flags = config_for(rope, "sglang", Options(length=4 * LENGTH))
+        flags = rope.to_config("sglang", context=4 * LENGTH)
         options = dict(zip(flags[::2], flags[1::2], strict=True))
         config = ModelConfig(
             str(tmp_path),

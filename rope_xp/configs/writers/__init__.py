@@ -26,6 +26,7 @@ class Writer(NamedTuple):
     result: str  # what the function returns, in words
     engine: str = ""  # whose tables (`rope_xp/configs/engines`) it reads, and whose version may be given
     takes_architecture: bool = False  # of a GGUF file
+    takes_context: bool = False  # whether it has settings for the length of sequences
     # The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
     # others stay as the file has them; or "each", those of the embedding: a config has a block for each type of layers.
     layers: str = "all"
@@ -39,7 +40,7 @@ class Options(NamedTuple):
 
     architecture: str | None = None
     engine_version: str | None = None
-    length: int | None = None  # of sequences that the program must accept, in tokens
+    context: int | None = None  # the length of sequences that the program must accept, in tokens
 
 
 TARGETS = {
@@ -51,6 +52,7 @@ TARGETS = {
         "vllm.vllm_flags",
         "arguments of a command line",
         engine="vllm",
+        takes_context=True,
         layers="each",
         of_types="vllm.flags_of_types",
     ),
@@ -59,16 +61,19 @@ TARGETS = {
         "arguments of a command line",
         engine="llama.cpp",
         takes_architecture=True,
+        takes_context=True,
         layers="full_attention",
     ),
-    "gguf": Writer("llama_cpp.gguf_metadata", "metadata of a file", engine="llama.cpp", takes_architecture=True),
-    "lmstudio": Writer("llama_cpp.lmstudio_keys", "keys of a load config", layers="full_attention"),
+    "gguf": Writer(
+        "llama_cpp.gguf_metadata", "metadata of a file", engine="llama.cpp", takes_architecture=True, takes_context=True
+    ),
+    "lmstudio": Writer("llama_cpp.lmstudio_keys", "keys of a load config", takes_context=True, layers="full_attention"),
     "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm", layers="each"),
     "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
     "axolotl": Writer("transformers.axolotl_keys", "a key of its YAML file"),
     "meta": Writer("meta.meta_keys", "keys of a params.json"),
-    "sglang": Writer("sglang.sglang_flags", "arguments of a command line", engine="sglang"),
-    "lmdeploy": Writer("sglang.lmdeploy_flags", "arguments of a command line", engine="lmdeploy"),
+    "sglang": Writer("sglang.sglang_flags", "arguments of a command line", engine="sglang", takes_context=True),
+    "lmdeploy": Writer("sglang.lmdeploy_flags", "arguments of a command line", engine="lmdeploy", takes_context=True),
 }
 # Those whose program computes dynamic NTK for each length, as the rule does. Others have one length for all sequences.
 FOLLOWING_LENGTH: tuple[str, ...] = ("transformers", "transformers4", "mlx", "axolotl", "lmdeploy")
@@ -96,7 +101,7 @@ def is_written(rope: Embedding, target: str, may_be_unknown: bool) -> bool:
     return True
 
 
-@public("RotaryEmbedding.to_config")  # the command calls it, with a length
+@public("RotaryEmbedding.to_config")  # the command calls it, too
 def config_for(rope: Embedding, target: str, options: Options) -> Written:
     if isinstance(target, str) and target in REFUSED:
         raise wrong_value(f"target must be a program with settings for rotation; got {target!r}: {REFUSED[target]}")
@@ -105,12 +110,15 @@ def config_for(rope: Embedding, target: str, options: Options) -> Written:
     targets_with = {
         "architecture": [name for name, each in TARGETS.items() if each.takes_architecture],
         "engine_version": [name for name, each in TARGETS.items() if each.engine],
+        "context": [name for name, each in TARGETS.items() if each.takes_context],
     }
     for name, targets in targets_with.items():
         value = getattr(options, name)
         if value is not None and target not in targets:
-            names = " and ".join(f'"{each}"' for each in targets)
+            names = ", ".join(f'"{each}"' for each in targets)
             raise wrong_value(f"{name} must be given only for {names}; got {value!r}")
+    if options.context is not None:
+        checks.length("context", options.context)
     require_layers(rope, target, writer.layers)
     # A class that is derived from a rule may have other frequencies, but would be written by the rule's name.
     for rule in ({*RULES.values(), NTKScaling} - {Scaling}).intersection(type(rope.scaling).__mro__[1:]):

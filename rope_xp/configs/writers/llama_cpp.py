@@ -61,7 +61,7 @@ def gguf_metadata(rope: Embedding, options: Options) -> Values:
         )
     widths = _widths(file, rope, name)
     sections = _sections(file, rope, name)
-    length = {} if options.length is None else {gguf.LENGTH: options.length}
+    length = {} if options.context is None else {gguf.LENGTH: options.context}
     values = {**widths, **sections, **_frequencies(file, rope), **length}
     keys = {value if value.endswith(".weight") else f"{name}.{value}": number for value, number in values.items()}
     return {"general.architecture": name, **keys}
@@ -96,7 +96,7 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
     if file.name is None:
         for remark in gguf.remarks_on(rope._provenance.model_type):
             engines.warn(remark)
-    return words if options.length is None else words + _of_length(file, options.length, "yarn" in words)
+    return words if options.context is None else words + _of_length(file, options.context, "yarn" in words)
 
 
 def _of_length(file: File, length: int, is_yarn: bool) -> list[str]:
@@ -134,7 +134,7 @@ def lmstudio_keys(rope: Embedding, options: Options) -> Values:
             "the checkpoint anew"
         )
     scale = 1.0 if rule is None else 1.0 / rule.factor  # 1 ends a linear scaling of the file
-    length = {} if options.length is None else {"contextLength": options.length}
+    length = {} if options.context is None else {"contextLength": options.context}
     return {"ropeFrequencyBase": base, "ropeFrequencyScale": scale, **length}
 
 

@@ -40,7 +40,7 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
         outside[ORIGINAL] = keys[ORIGINAL]  # some classes replace that of the block by that of the config
     rope_type = {"ntk": "dynamic", LATENT: "yarn"}.get(name, name)
     block = {"rope_type": rope_type, **block, **keys}
-    length = options.length
+    length = options.context
     if length is not None and name != "dynamic":  # whose base follows from the length
         # SGLang multiplies the length of the config by `factor`, except with llama3 and with an original length.
         outside[LENGTH] = ceil(length / (1.0 if ORIGINAL in block else block.get("factor", 1.0)))
@@ -101,7 +101,7 @@ def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
     block = {"rope_type": name, "rope_theta": base, **several, **keys}
     outside |= _beside(rope, table, known, block)
     _require_read(rope, table, known, block, name)
-    length = [] if options.length is None else ["--session-len", str(options.length)]  # it scales nothing
+    length = [] if options.context is None else ["--session-len", str(options.context)]  # it scales nothing
     overrides = json.dumps(_overrides(rope, known, block, outside))
     return [*length, "--hf-overrides", overrides, "--backend", "pytorch"]
 

@@ -26,13 +26,19 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
             f"{rope._provenance.model_type!r}; got one: rope-xp convert FILE --to vllm writes those of the file"
         )
     require_layers(rope, "vllm", "all")  # one block for all layers, unlike the nested ones of `flags_of_types`
-    flags = _flags(_keys(rope, table, reading), reading.path, rope, options.length)
-    rule = rope.scaling
-    if options.length is not None or reading.by:  # transformers chooses a list at each call
+    flags, rule = _flags(_keys(rope, table, reading), reading.path, rope, options.context), rope.scaling
+    has_one_list = not isinstance(rule, LongRopeScaling) or rule.short_factor == rule.long_factor
+    if has_one_list or reading.by:  # transformers chooses a list at each call
         return flags
-    if isinstance(rule, LongRopeScaling) and rule.short_factor != rule.long_factor:  # the length chooses the list
-        length = rule.seq_len if rule.is_long else rule.original_max_position_embeddings
-        return [*flags, "--max-model-len", str(length)]
+    original = rule.original_max_position_embeddings
+    if options.context is None:  # the length chooses the list
+        return [*flags, "--max-model-len", str(rule.seq_len if rule.is_long else original)]
+    if rule.is_long != (options.context > original):
+        length, name = ("greater than", "long_factor") if rule.is_long else ("at most", "short_factor")
+        raise wrong_value(
+            f"context must be {length} {original} for {name} of LongRoPE in vLLM, which chooses its list by it; "
+            f"got {options.context}"
+        )
     return flags
 
 
