@@ -325,7 +325,7 @@ def test_phases_in_half_precision_are_those_of_their_dtype(dtype):
             assert not found.same or context < 4096
             if not found.same:
                 assert [each.a for each in found.differences] == [f"{name} phases"], (base, dim, context)
-                assert f"to {name}" in found.advice[0]
+                assert f"out of {name}" in found.advice[0]
 
 
 def test_tables_in_half_precision_that_never_differ_have_no_cause():
