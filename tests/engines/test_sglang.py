@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from configs import CONFIGS, GOLDENS
-from engines import OF_LENGTHS
+from engines import OF_LENGTHS, extended_length
 from server_cases import LENGTH, ORIGINAL, Server, is_equal, part_with_block
 
 from rope_xp import LongRopeScaling, YarnScaling, from_config
@@ -161,6 +161,19 @@ def test_the_lengths_that_are_refused_have_a_remark(overrides, length, tmp_path)
         reason = str(error)
     assert ("is greater than the derived context_length" in reason) == bool(reason)
     assert any("stops with an error" in each for each in remarks) == bool(reason), reason
+
+
+@pytest.mark.parametrize("overrides", OF_LENGTHS, ids=str)
+def test_the_length_that_is_served_without_one_in_the_flags(overrides, tmp_path):
+    from sglang.srt.configs.model_config import ModelConfig
+
+    config, overrides_of = {**SERVER.small["llama"], "max_position_embeddings": 1024}, json.dumps(overrides)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    served = ModelConfig(str(tmp_path), model_override_args=overrides_of).context_len
+    rope = from_config(config, flags=["sglang", "--json-model-override-args", overrides_of])
+    said = [each for each in rope._provenance.remarks if " serves " in each]
+    assert bool(said) == (extended_length(overrides) > served)
+    assert all(f" serves {served:.0f} tokens" in each for each in said)
 
 
 def test_only_a_multiplier_is_read():

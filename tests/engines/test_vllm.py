@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from configs import CONFIGS, GOLDENS, ROWS
-from engines import OF_LENGTHS, overrides_of
+from engines import OF_LENGTHS, extended_length, overrides_of
 from server_cases import overrides
 
 if importlib.util.find_spec("vllm") is None:
@@ -408,3 +408,14 @@ def test_the_lengths_that_are_refused_have_a_remark(overrides, length, tmp_path)
         reason = str(error)
     assert ("is greater than the derived max_model_len" in reason) == bool(reason)
     assert any("stops with an error" in each for each in remarks) == bool(reason)
+
+
+@pytest.mark.parametrize("overrides", OF_LENGTHS, ids=str)
+def test_the_length_that_is_served_without_one_in_the_flags(overrides, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["llama"]))
+    files = {"model": str(tmp_path), "tokenizer": str(tmp_path), "skip_tokenizer_init": True}
+    served = ModelConfig(**files, dtype="float32", hf_overrides=overrides).max_model_len
+    rope = from_config(MODELS["llama"], flags=["vllm", "--hf-overrides", json.dumps(overrides)])
+    said = [each for each in rope._provenance.remarks if " serves " in each]
+    assert bool(said) == (extended_length(overrides) > served)
+    assert all(f" serves {served} tokens" in each for each in said)

@@ -21,6 +21,7 @@ OF_LENGTHS = [
     {"rope_parameters": BLOCK},
     {"rope_parameters": {**BLOCK, "rope_type": "dynamic"}},
     {"rope_parameters": YARN_BLOCK},
+    {"rope_parameters": YARN_BLOCK, "max_position_embeddings": 4096},
     {"rope_parameters": BLOCK, "max_position_embeddings": 512},
 ]
 
@@ -186,6 +187,12 @@ def vllm_length(arguments, stated):
     if block["rope_type"] in ("su", "longrope", "llama3", "yarn"):
         return length
     return length * block.get("factor", 1.0)
+
+
+def extended_length(overrides):
+    """The length that a block of `OF_LENGTHS` is for, if it states the original one, and is not LongRoPE."""
+    block = overrides.get("rope_parameters", {})
+    return block.get("factor", 0) * block.get(ORIGINAL, 0) if block.get("rope_type") != "longrope" else 0
 
 
 def served(arguments, head_dim, is_latent, length):

@@ -233,13 +233,28 @@ def _drop_fraction(part: Part) -> None:
 
 
 def _remark_on_length(part: Part, stated: object, scaled: list[Values], variable: str) -> None:
-    """A length of flags beyond that of the config, times the factor of `scaled` blocks."""
+    """The limit is the length of the config, times the factor of `scaled` blocks. Flags or a rule may go beyond it."""
     given, factor = part.line.last(*LENGTHS), 1.0
     for block in scaled:
         factor = block.get("factor") or factor
-    if given and isinstance(stated, int) and isinstance(factor, (int, float)) and given > stated * factor:
-        reason = f"the length {given} is greater than {stated * factor:.0f}, which the config allows"
+    if not isinstance(stated, int) or not isinstance(factor, (int, float)):
+        return
+    limit, extended = int(stated * factor), max(map(_extended_length, part.blocks), default=0)
+    if given and given > limit:
+        reason = f"the length {given} is greater than {limit}, which the config allows"
         part.remarks.append(f"{part.line.name} stops with an error if {variable}=1 is not set: {reason}")
+    elif not given and extended > limit:
+        part.remarks.append(
+            f"{part.line.name} serves {limit} tokens, although rope_parameters are for {extended}: give {LENGTH} "
+            f"{extended} in the flags, too"
+        )
+
+
+def _extended_length(block: Config) -> int:
+    """The length to which a rule that states the original one extends it; LongRoPE, whose list it chooses, left out."""
+    factor, original = block.get("factor"), block.get(ORIGINAL)
+    are_numbers = isinstance(factor, (int, float)) and isinstance(original, int)
+    return int(factor * original) if are_numbers and block.get("rope_type") != "longrope" else 0
 
 
 def _of_old_vllm(part: Part) -> None:
