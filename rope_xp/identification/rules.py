@@ -41,9 +41,9 @@ class Rule(NamedTuple):
 
     def in_words(self) -> str:
         if self.scaling is None:
-            return f"base {self.base:g}"
+            return f"base {self.base:.10g}"
         change = f", {self.change}" if self.change else ""
-        return f"base {self.base:g} with scaling {self.scaling.describe()}{change}"
+        return f"base {self.base:.10g} with scaling {self.scaling.describe()}{change}"
 
     def frequencies(self, rotary_dim: int) -> tuple[float, ...]:
         scaling = self.scaling or Scaling()

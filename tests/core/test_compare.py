@@ -685,10 +685,38 @@ def test_frequencies_in_half_precision_are_not_those_of_their_base():
         assert compare(rope, rope.replace(base=None, inv_freq=rounded_w.tolist())).causes == (cause,)
 
 
+def test_an_attention_factor_is_a_cause_if_the_rules_do_not_explain_it():
+    scaled = RotaryEmbedding(
+        head_dim=64, layout="half", base=1e4, scaling=YarnScaling(factor=4.0, original_max_position_embeddings=1024)
+    )
+    plain = RotaryEmbedding(head_dim=64, layout="half", base=1e4, attention_factor=scaled.attention_factor)
+    of_numbers = RotaryEmbedding(head_dim=64, layout="half", inv_freq=np.linspace(1, 0.01, 32).tolist())
+    for one, other, causes in (
+        (scaled, plain, ("scaling",)),
+        (scaled, of_numbers, ("attention factor", "frequencies")),
+        (of_numbers, scaled, ("attention factor", "frequencies")),
+    ):
+        assert compare(one, other).causes == causes
+
+
+def test_a_pair_that_a_function_does_not_rotate_has_no_factor():
+    rope = RotaryEmbedding(head_dim=16, layout="half", base=1e4, scaling=NTKScaling(factor=2.0))
+    w = np.array(rope.inv_freq) * ([1.0] * 7 + [0.0])
+    assert compare(rotary(w), rope, shape="seq dim", context=100).causes == ("base", "scaling")
+
+
+def test_a_single_token_moves_no_attention():
+    rope = RotaryEmbedding(head_dim=8, layout="half", base=1e4)
+    report = compare(rope, rope.replace(attention_factor=1.5), context=1)
+    assert report.attention_moved == 0.0 and "no attention moves" in report.summary
+
+
 def test_causes_stand_in_the_order_in_which_they_begin_to_act():
     rope = RotaryEmbedding(head_dim=8, layout="half", base=1e4)
     for factor, causes in ((1.5, ("attention factor", "layout")), (1.009, ("layout", "attention factor"))):
         assert compare(rope, rope.replace(layout="interleaved", attention_factor=factor)).causes == causes
+    moved = rotary(rope.inv_freq, "interleaved", offset=5)
+    assert compare(moved, rope, shape="seq dim").causes == ("layout", "offset")  # both from position 0 on
 
 
 def test_frequencies_of_heads_are_compared_head_by_head():
@@ -724,8 +752,10 @@ def test_what_is_nowhere_rotated_is_compared_with_nothing():
     still = {"head_dim": 4, "layout": "half", "inv_freq": [0.0, 0.0]}
     for given in (None, lambda x, positions: x):
         assert compare(RotaryEmbedding(**still), given) and compare(RotaryEmbedding(**still), given).causes == ()
-    [difference] = compare(RotaryEmbedding(**still, attention_factor=1.5), None).differences
-    assert (difference.cause, difference.a, difference.b) == ("attention factor", "1.5", "1")
+    scaled = RotaryEmbedding(**still, attention_factor=1.5)
+    for pair, factors in (((scaled, None), ("1.5", "1")), ((None, scaled), ("1", "1.5"))):
+        [difference] = compare(*pair).differences
+        assert (difference.cause, difference.a, difference.b) == ("attention factor", *factors)
     assert compare(RotaryEmbedding(**{**still, "layout": "interleaved_to_half"}), None).causes == ("layout",)
 
 

@@ -56,7 +56,9 @@ def test_the_offset_follows_from_all_pairs(dtype, offsets):
     for offset in offsets:
         found = identify(rotary(FREQUENCIES, dtype=dtype, offset=offset), WIDTH)
         assert found.offset == offset and type(found.offset) is type(offset)
-        assert f"the angle at position p is that of p {'+-'[offset < 0]} {abs(offset)}." in " ".join(found.reasons)
+        words = f"{'+-'[offset < 0]} {abs(offset)}"
+        assert f"the angle at position p is that of p {words}." in " ".join(found.reasons)
+        assert found.rope is None or f"with positions {words}" in found.rope_in_words
 
 
 @for_each("bits, base", [(8, 10_000.0), (24, 10_000.0), (25, None), (53, 10_000.0)])
@@ -322,6 +324,11 @@ FACTORS = [
     (lambda x, p, longest: len(x) == 7, "seq dim", "a call with positions in any order gives another result"),
     (lambda x, p, longest: (len(x) == 257) * np.arange(len(x))[:, None] > 3, "seq dim", "a long call gives another"),
     (lambda x, p, longest: len(x) == 1, "seq dim", "a call with one token alone gives another result"),
+    (
+        lambda x, p, longest: x.shape[1] == 1 and x.shape[2] > 2,
+        "batch seq heads dim",
+        "head 14 gets another result than head 0",
+    ),
     (lambda x, p, longest: (np.arange(x.shape[2]) == 1)[:, None], "batch seq heads dim", "differ along heads and seq"),
     (lambda x, p, longest: np.indices(x.shape)[0] == 1, "batch seq heads dim", "differ along batch and seq"),
 ]
@@ -337,7 +344,7 @@ def times_a_little_more(x, positions, where, longest, more, dtype):
 @for_each("where, shape, words", FACTORS)
 def test_results_that_differ_by_more_than_roundings(where, shape, words):
     """By 72 units of roundoff; of float16, of which all tables are made, by 8. Two calls differ by those of float32."""
-    bits = 24 if words.startswith("a ") else 53
+    bits = 24 if words.startswith(("a ", "head ")) else 53
     for dtype, most, near in (
         ("float64", 72 / 2**bits, 0.05),
         ("float32", 72 / 2**24, 0.05),

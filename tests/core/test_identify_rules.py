@@ -231,6 +231,15 @@ def rule_in_words(target):
     return f"{rule.in_words()} ({rule.digits} digits)"
 
 
+@pytest.mark.parametrize("base", [10_000, 500_000, 1_000_000, 150_000])
+def test_bases_of_published_models_are_tried_where_few_pairs_say_one(base):
+    width, length = 8, 8192
+    divided = ramp(base, width, length)
+    w = geometric(base, width) * (divided + (1.0 - divided) / 4.0)
+    target = Target(w, MEASURED["exact"] + 2.0**-51 * w, PAPER, 1e-6 + MEASURED["exact"], False)
+    assert rule_in_words(target).startswith(f"base {base} with scaling yarn,")
+
+
 @pytest.mark.parametrize("first", range(8))
 def test_rules_of_frequencies(first):
     cases = [each for width, length in WIDTHS for each in targets(width, length)][first::8]
