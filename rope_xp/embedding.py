@@ -829,12 +829,10 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
             family, if the embedding is from `from_config`.
         engine_version : str, optional
             The version of the engine that reads the result, such as "0.33.0". The default is the newest whose source
-            was read. What is known of a version, and of newer ones until the next that was read, is on the pages of
-            the engines.
+            was read; the pages of the engines name these.
         context : int, optional
-            The length in tokens that the program must accept. Its settings for that are then in the result, such as
-            `--max-model-len`; only for ``"vllm"``, ``"sglang"``, ``"lmdeploy"``, ``"llama.cpp"``, ``"gguf"`` and
-            ``"lmstudio"``.
+            The length in tokens that the program must accept: adds its settings for that, such as `--max-model-len`.
+            Only for arguments, and for ``"gguf"`` and ``"lmstudio"``.
 
         Returns
         -------
@@ -855,10 +853,8 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         Keys of transformers do not include the pairing, the position of the rotated channels and the phase, which
         belong to the model type. `NTKScaling` is a larger base, but `alpha` for Hunyuan's model types and for unknown
         ones in transformers. For llama.cpp, Llama 3's rule and others without an argument are a divisor of each
-        frequency, in `rope_freqs.weight`. With YaRN, llama.cpp computes the attention factor and does not read
-        `--yarn-attn-factor`; another factor needs `architecture`, and is written as `--override-kv`. So is what a file
-        may have, if the architecture reads it. Arguments for vLLM are for versions that read `rope_parameters`.
-        "interleaved_to_half" is written as "interleaved", which has the same attention scores but other cached keys.
+        frequency, in `rope_freqs.weight`. With YaRN, another attention factor than llama.cpp computes needs
+        `architecture`. "interleaved_to_half" is written as "interleaved", which has the same scores but other keys.
 
         References
         ----------

@@ -44,7 +44,7 @@ from rope_xp.cli.options import (
 from rope_xp.cli.settings import Settings
 from rope_xp.configs.every_layer import LayerGroup, groups_of
 from rope_xp.configs.reading import why_not_rotated
-from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, Options, Target
+from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, WITH_CONTEXT, Options, Target
 from rope_xp.embedding import RotaryEmbedding, RuleName
 from rope_xp.explanation import Explained, LayersExplained
 from rope_xp.extension import replaced_scaling
@@ -237,8 +237,8 @@ def extend(
             _note(f"warning: {replaced}")
         if target is None:
             return show(_shown(extended.explain(to)), as_json)
-        served = to if TARGETS[target].takes_context else None
-        found = settings.of_rope(extended, target, Options(architecture, engine_version, served))
+        writing = Options(architecture, engine_version, to if target in WITH_CONTEXT else None)
+        found = settings.of_rope(extended, target, writing)
     _note_what_is_left(rule, target, to, extended, found.text())
     return _print(found)
 

@@ -233,13 +233,17 @@ def _drop_fraction(part: Part) -> None:
 
 
 def _remark_on_length(part: Part, stated: object, scaled: list[Values], variable: str) -> None:
-    """The limit is the length of the config, times the factor of `scaled` blocks. Flags or a rule may go beyond it."""
-    given, factor = part.line.last(*LENGTHS), 1.0
+    """Where flags or a rule are for more than the length of the config, times the factor of `scaled` blocks."""
+    given, factor, extended = part.line.last(*LENGTHS), 1.0, 0
     for block in scaled:
         factor = block.get("factor") or factor
+    for block in part.blocks:
+        ratio, original = block.get("factor"), block.get(ORIGINAL)
+        if isinstance(ratio, (int, float)) and isinstance(original, int) and block.get("rope_type") != "longrope":
+            extended = max(extended, int(ratio * original))
     if not isinstance(stated, int) or not isinstance(factor, (int, float)):
         return
-    limit, extended = int(stated * factor), max(map(_extended_length, part.blocks), default=0)
+    limit = int(stated * factor)
     if given and given > limit:
         reason = f"the length {given} is greater than {limit}, which the config allows"
         part.remarks.append(f"{part.line.name} stops with an error if {variable}=1 is not set: {reason}")
@@ -248,13 +252,6 @@ def _remark_on_length(part: Part, stated: object, scaled: list[Values], variable
             f"{part.line.name} serves {limit} tokens, although rope_parameters are for {extended}: give {LENGTH} "
             f"{extended} in the flags, too"
         )
-
-
-def _extended_length(block: Config) -> int:
-    """The length to which a rule that states the original one extends it; LongRoPE, whose list it chooses, left out."""
-    factor, original = block.get("factor"), block.get(ORIGINAL)
-    are_numbers = isinstance(factor, (int, float)) and isinstance(original, int)
-    return int(factor * original) if are_numbers and block.get("rope_type") != "longrope" else 0
 
 
 def _of_old_vllm(part: Part) -> None:

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from rope_xp.arrays import checks
 from rope_xp.errors import public, wrong_value
@@ -26,7 +26,6 @@ class Writer(NamedTuple):
     result: str  # what the function returns, in words
     engine: str = ""  # whose tables (`rope_xp/configs/engines`) it reads, and whose version may be given
     takes_architecture: bool = False  # of a GGUF file
-    takes_context: bool = False  # whether it has settings for the length of sequences
     # The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
     # others stay as the file has them; or "each", those of the embedding: a config has a block for each type of layers.
     layers: str = "all"
@@ -52,7 +51,6 @@ TARGETS = {
         "vllm.vllm_flags",
         "arguments of a command line",
         engine="vllm",
-        takes_context=True,
         layers="each",
         of_types="vllm.flags_of_types",
     ),
@@ -61,22 +59,21 @@ TARGETS = {
         "arguments of a command line",
         engine="llama.cpp",
         takes_architecture=True,
-        takes_context=True,
         layers="full_attention",
     ),
-    "gguf": Writer(
-        "llama_cpp.gguf_metadata", "metadata of a file", engine="llama.cpp", takes_architecture=True, takes_context=True
-    ),
-    "lmstudio": Writer("llama_cpp.lmstudio_keys", "keys of a load config", takes_context=True, layers="full_attention"),
+    "gguf": Writer("llama_cpp.gguf_metadata", "metadata of a file", engine="llama.cpp", takes_architecture=True),
+    "lmstudio": Writer("llama_cpp.lmstudio_keys", "keys of a load config", layers="full_attention"),
     "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm", layers="each"),
     "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
     "axolotl": Writer("transformers.axolotl_keys", "a key of its YAML file"),
     "meta": Writer("meta.meta_keys", "keys of a params.json"),
-    "sglang": Writer("sglang.sglang_flags", "arguments of a command line", engine="sglang", takes_context=True),
-    "lmdeploy": Writer("sglang.lmdeploy_flags", "arguments of a command line", engine="lmdeploy", takes_context=True),
+    "sglang": Writer("sglang.sglang_flags", "arguments of a command line", engine="sglang"),
+    "lmdeploy": Writer("sglang.lmdeploy_flags", "arguments of a command line", engine="lmdeploy"),
 }
 # Those whose program computes dynamic NTK for each length, as the rule does. Others have one length for all sequences.
 FOLLOWING_LENGTH: tuple[str, ...] = ("transformers", "transformers4", "mlx", "axolotl", "lmdeploy")
+# Those with settings for the length of sequences.
+WITH_CONTEXT: tuple[str, ...] = (*get_args(FlagsTarget), "gguf", "lmstudio")
 # Programs for which nothing can be written, and why.
 REFUSED = {
     "ollama": "its options have no key for RoPE; a GGUF file that has the rule needs none: "
@@ -110,7 +107,7 @@ def config_for(rope: Embedding, target: str, options: Options) -> Written:
     targets_with = {
         "architecture": [name for name, each in TARGETS.items() if each.takes_architecture],
         "engine_version": [name for name, each in TARGETS.items() if each.engine],
-        "context": [name for name, each in TARGETS.items() if each.takes_context],
+        "context": WITH_CONTEXT,
     }
     for name, targets in targets_with.items():
         value = getattr(options, name)

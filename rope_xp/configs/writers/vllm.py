@@ -34,11 +34,8 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
     if options.context is None:  # the length chooses the list
         return [*flags, "--max-model-len", str(rule.seq_len if rule.is_long else original)]
     if rule.is_long != (options.context > original):
-        length, name = ("greater than", "long_factor") if rule.is_long else ("at most", "short_factor")
-        raise wrong_value(
-            f"context must be {length} {original} for {name} of LongRoPE in vLLM, which chooses its list by it; "
-            f"got {options.context}"
-        )
+        must = f"greater than {original} for long_factor" if rule.is_long else f"at most {original} for short_factor"
+        raise wrong_value(f"context must be {must} in vLLM, which chooses the list by it; got {options.context}")
     return flags
 
 
