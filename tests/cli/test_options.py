@@ -78,6 +78,8 @@ def arguments_of(function, command):
     given = {"self", "config", "options"}
     if function is rope_xp.identify:
         given |= {"seq_len"}  # another length than that of configs, which `compare` chooses
+    if function is RotaryEmbedding.to_config:
+        given |= {"context"}  # `extend` gives it where it may be given
     names = [name for name in inspect.signature(function).parameters if name not in given]
     return [*names, "short_factor", "long_factor"] if function is RotaryEmbedding.extend else names
 
