@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from rope_xp.arrays import checks
 from rope_xp.errors import public, wrong_value
@@ -72,8 +72,8 @@ TARGETS = {
 }
 # Those whose program computes dynamic NTK for each length, as the rule does. Others have one length for all sequences.
 FOLLOWING_LENGTH: tuple[str, ...] = ("transformers", "transformers4", "mlx", "axolotl", "lmdeploy")
-# Those with settings for the length of sequences.
-WITH_CONTEXT: tuple[str, ...] = (*get_args(FlagsTarget), "gguf", "lmstudio")
+# Those with settings for the length of sequences, `Options.context`.
+WITH_CONTEXT: tuple[str, ...] = ("vllm", "llama.cpp", "gguf", "lmstudio", "sglang", "lmdeploy")
 # Programs for which nothing can be written, and why.
 REFUSED = {
     "ollama": "its options have no key for RoPE; a GGUF file that has the rule needs none: "
