@@ -240,17 +240,17 @@ def _remark_on_length(part: Part, stated: object, scaled: list[Values], variable
     for block in part.blocks:
         ratio, original = block.get("factor"), block.get(ORIGINAL)
         if isinstance(ratio, (int, float)) and isinstance(original, int) and block.get("rope_type") != "longrope":
-            extended = max(extended, int(ratio * original))
+            extended = max(extended, ratio * original)
     if not isinstance(stated, int) or not isinstance(factor, (int, float)):
         return
-    limit = int(stated * factor)
+    limit = stated * factor
     if given and given > limit:
-        reason = f"the length {given} is greater than {limit}, which the config allows"
+        reason = f"the length {given} is greater than {limit:.0f}, which the config allows"
         part.remarks.append(f"{part.line.name} stops with an error if {variable}=1 is not set: {reason}")
     elif not given and extended > limit:
         part.remarks.append(
-            f"{part.line.name} serves {limit} tokens, although rope_parameters are for {extended}: give {LENGTH} "
-            f"{extended} in the flags, too"
+            f"{part.line.name} serves {limit:.0f} tokens, although rope_parameters are for {extended:.0f}: give "
+            f"{LENGTH} {extended:.0f} in the flags, too"
         )
 
 
