@@ -14,6 +14,7 @@ from formulas import geometric
 # Overrides of a config that states 1,024 tokens, for the longest context that an engine accepts.
 BLOCK = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
 YARN_BLOCK = {**BLOCK, "rope_type": "yarn", "original_max_position_embeddings": 1024}
+LLAMA3_BLOCK = {**YARN_BLOCK, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 OF_LENGTHS = [
     {},
     {"max_position_embeddings": 2048},
@@ -22,6 +23,8 @@ OF_LENGTHS = [
     {"rope_parameters": {**BLOCK, "rope_type": "dynamic"}},
     {"rope_parameters": YARN_BLOCK},
     {"rope_parameters": YARN_BLOCK, "max_position_embeddings": 4096},
+    {"rope_parameters": YARN_BLOCK, "model_max_length": 2048},
+    {"rope_parameters": LLAMA3_BLOCK},
     {"rope_parameters": BLOCK, "max_position_embeddings": 512},
 ]
 
@@ -190,9 +193,9 @@ def vllm_length(arguments, stated):
 
 
 def extended_length(overrides):
-    """The length that a block of `OF_LENGTHS` is for, if it states the original one, and is not LongRoPE."""
+    """The length that YaRN of `OF_LENGTHS` is for."""
     block = overrides.get("rope_parameters", {})
-    return block.get("factor", 0) * block.get(ORIGINAL, 0) if block.get("rope_type") != "longrope" else 0
+    return block["factor"] * block[ORIGINAL] if block.get("rope_type") == "yarn" else 0
 
 
 def served(arguments, head_dim, is_latent, length):

@@ -12,7 +12,7 @@ SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_c
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import log
+from math import log, prod
 from typing import Any
 
 from rope_xp.arrays import checks
@@ -176,7 +176,7 @@ def _placed(config: Config, place: tuple[str, ...], part: Values) -> Values:
 
 def _of_vllm(part: Part) -> None:
     """vLLM: single values before transformers completes the block, and objects after it."""
-    own = _at(part.line.last("--hf-overrides") or {}, part)
+    part.own = own = _at(part.line.last("--hf-overrides") or {}, part)
     _complete(part, is_replaced=_has_block(own) and not part.path)
     plain = {key: value for key, value in own.items() if not isinstance(value, Mapping)}
     if not part.path and plain.get(ORIGINAL) is not None:
@@ -233,25 +233,24 @@ def _drop_fraction(part: Part) -> None:
 
 
 def _remark_on_length(part: Part, stated: object, scaled: list[Values], variable: str) -> None:
-    """Where flags or a rule are for more than the length of the config, times the factor of `scaled` blocks."""
-    given, factor, extended = part.line.last(*LENGTHS), 1.0, 0
+    """Where flags are for more than the length of the config, times the factor of `scaled` blocks."""
+    given, factor = part.line.last(*LENGTHS), 1.0
     for block in scaled:
         factor = block.get("factor") or factor
-    for block in part.blocks:
-        ratio, original = block.get("factor"), block.get(ORIGINAL)
-        if isinstance(ratio, (int, float)) and isinstance(original, int) and block.get("rope_type") != "longrope":
-            extended = max(extended, ratio * original)
-    if not isinstance(stated, int) or not isinstance(factor, (int, float)):
-        return
-    limit = stated * factor
-    if given and given > limit:
+    limit = _product(stated, factor)
+    if given and limit and given > limit:
         reason = f"the length {given} is greater than {limit:.0f}, which the config allows"
         part.remarks.append(f"{part.line.name} stops with an error if {variable}=1 is not set: {reason}")
-    elif not given and extended > limit:
-        part.remarks.append(
-            f"{part.line.name} serves {limit:.0f} tokens, although rope_parameters are for {extended:.0f}: give "
-            f"{LENGTH} {extended:.0f} in the flags, too"
-        )
+    for block in part.blocks if _has_block(part.own) and limit and not given else ():
+        extended = _product(block.get("factor"), block.get(ORIGINAL))
+        if block.get("rope_type") in ("yarn", "deepseek_yarn") and extended > limit:
+            part.remarks.append(f"{part.line.name} serves {limit:.0f} tokens, although YaRN is for {extended:.0f}")
+
+
+def _product(*values: object) -> float:
+    # 0 if one is no number below 2**53, which the reader refuses.
+    numbers = [each for each in values if isinstance(each, (int, float)) and abs(each) < 2**53]
+    return prod(numbers) if len(numbers) == len(values) else 0.0
 
 
 def _of_old_vllm(part: Part) -> None:

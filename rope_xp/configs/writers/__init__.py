@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from rope_xp.arrays import checks
 from rope_xp.errors import public, wrong_value
-from rope_xp.frequencies import RULES, NTKScaling, Scaling
+from rope_xp.frequencies import RULES, DynamicNTKScaling, NTKScaling, Scaling
 from rope_xp.types import Config, Embedding, Values
 
 # Targets of which keys are written, and those of which arguments of a command line are.
@@ -115,13 +115,25 @@ def config_for(rope: Embedding, target: str, options: Options) -> Written:
             names = ", ".join(f'"{each}"' for each in targets)
             raise wrong_value(f"{name} must be given only for {names}; got {value!r}")
     if options.context is not None:
-        checks.length("context", options.context)
+        options = options._replace(context=_context(rope.scaling, target, options.context))
     require_layers(rope, target, writer.layers)
     # A class that is derived from a rule may have other frequencies, but would be written by the rule's name.
     for rule in ({*RULES.values(), NTKScaling} - {Scaling}).intersection(type(rope.scaling).__mro__[1:]):
         found = f"{type(rope.scaling).__name__}, derived from {rule.__name__}"
         raise wrong_value(f"scaling must be of a class derived from Scaling alone; got {found}")
     return _function(writer.function)(rope, options)
+
+
+def _context(rule: Scaling | None, target: str, given: int) -> int:
+    context = checks.length("context", given)
+    if isinstance(rule, DynamicNTKScaling) and target not in FOLLOWING_LENGTH:
+        longest = max(rule.seq_len or 0, rule.max_position_embeddings)
+        if context > longest:
+            raise wrong_value(
+                f"context must be at most {longest}, the length that dynamic NTK is for in {target}; got {context}: "
+                "from_config and the rule need it as seq_len"
+            )
+    return context
 
 
 def require_layers(rope: Embedding, target: str, layers: str) -> None:

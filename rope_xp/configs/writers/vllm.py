@@ -35,7 +35,10 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
         return [*flags, "--max-model-len", str(rule.seq_len if rule.is_long else original)]
     if rule.is_long != (options.context > original):
         must = f"greater than {original} for long_factor" if rule.is_long else f"at most {original} for short_factor"
-        raise wrong_value(f"context must be {must} in vLLM, which chooses the list by it; got {options.context}")
+        raise wrong_value(
+            f"context must be {must} in vLLM, which chooses the list by it; got {options.context}: from_config needs "
+            "the same seq_len"
+        )
     return flags
 
 
