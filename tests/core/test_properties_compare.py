@@ -247,6 +247,12 @@ def test_the_first_position_of_what_nothing_explains_is_one_of_some(at, counting
     assert compare(fn, A_ROPE, context=at, **options).first_position is None
 
 
+def test_the_last_position_is_one_of_those_that_are_tried():
+    last = 300_006
+    report = compare(lambda x, p: OF_A(x, p) * (1.0 + (p == last))[:, None], A_ROPE, **OPTIONS | {"context": last + 1})
+    assert (report.same, report.first_position) == (False, last)
+
+
 def test_only_what_is_compared_may_be_given_without_its_name():
     for wrong in (lambda: compare(A_ROPE, A_ROPE, WIDTH), lambda: identify(lambda x, p: x, WIDTH, "seq dim")):
         with pytest.raises(TypeError, match="positional"):
