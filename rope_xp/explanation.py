@@ -292,9 +292,8 @@ def sequences_of(rope: Embedding) -> Sequences:
     if rope._provenance.for_all_lengths:
         return Sequences()
     if isinstance(scaling, DynamicNTKScaling):
-        unscaled = scaling.max_position_embeddings
-        length = max(scaling.seq_len or 0, unscaled)
-        return Sequences(length if length > unscaled else 0, length)
+        length = scaling._length
+        return Sequences(length if length > scaling.max_position_embeddings else 0, length)
     if isinstance(scaling, LongRopeScaling) and scaling.short_factor != scaling.long_factor:
         original = scaling.original_max_position_embeddings
         return Sequences(original + 1) if scaling.is_long else Sequences(0, original)

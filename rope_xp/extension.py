@@ -338,8 +338,8 @@ def _advice(it: Choices) -> list[tuple[str, str]]:
         return [("rule", f"none: {found.windowed} score only keys of a window (explain says more)")]
     choice = next(each for each in it.choices if each.rule == found.rule)
     are_partial = choice.rope.rotary_dim < choice.rope.head_dim
-    of_what = "scores of rotated channels" if are_partial else "scores"
-    scores = "" if found.score_factor == 1.0 else f"; {of_what} are multiplied by {found.score_factor:.3g}"
+    which = "scores of rotated channels" if are_partial else "scores"
+    scores = "" if found.score_factor == 1.0 else f"; {which} are multiplied by {found.score_factor:.3g}"
     cost = f"{found.changed} of {it.pairs} frequencies change too{scores}" if found.changed else scores[2:]
     of_what = f"for {found.model_type}" if found.model_type else "for this GGUF file" if found.engines else ""
     engines = f"{of_what}: {', '.join(found.engines) or 'none whose source was read'}"

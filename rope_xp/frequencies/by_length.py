@@ -56,10 +56,13 @@ class DynamicNTKScaling(Scaling):
         self._at_least(1.0, "factor")
         self._check(checks.length, "max_position_embeddings", "seq_len")
 
+    @property
+    def _length(self) -> int:  # of the sequences that have these frequencies
+        return max(self.seq_len or 0, self.max_position_embeddings)
+
     @public()
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
-        length = max(self.seq_len or 0, self.max_position_embeddings)
-        factor = self.factor * length / self.max_position_embeddings - (self.factor - 1)
+        factor = self.factor * self._length / self.max_position_embeddings - (self.factor - 1)
         return geometric(ntk_base(base, factor, rotary_dim), rotary_dim)
 
 

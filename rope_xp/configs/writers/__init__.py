@@ -126,13 +126,11 @@ def config_for(rope: Embedding, target: str, options: Options) -> Written:
 
 def _context(rule: Scaling | None, target: str, given: int) -> int:
     context = checks.length("context", given)
-    if isinstance(rule, DynamicNTKScaling) and target not in FOLLOWING_LENGTH:
-        longest = max(rule.seq_len or 0, rule.max_position_embeddings)
-        if context > longest:
-            raise wrong_value(
-                f"context must be at most {longest}, the length that dynamic NTK is for in {target}; got {context}: "
-                "from_config and the rule need it as seq_len"
-            )
+    if isinstance(rule, DynamicNTKScaling) and target not in FOLLOWING_LENGTH and context > rule._length:
+        raise wrong_value(
+            f"context must be at most {rule._length}, the length that dynamic NTK is for in {target}; got {context}: "
+            "from_config and the rule need it as seq_len"
+        )
     return context
 
 
