@@ -159,8 +159,8 @@ PROPERTIES = (
 KEEP_TABLES = "Keep sines and cosines in float32. Where their rounding is accepted, name a larger tolerance."
 KEEP_PHASES = (
     "Keep positions, frequencies (inv_freq) and their products out of {}, also if the model is cast to it: it rounds "
-    "integers above {}, and products long before. identify says which of them is rounded. Compute position times "
-    "frequency exactly or in float64."
+    "integers above {}, and products long before. identify says so if positions or frequencies alone are rounded. "
+    "Compute position times frequency exactly or in float64."
 )
 OF_PRECISION = {
     "float16": KEEP_PHASES.format("float16", "2,048"),

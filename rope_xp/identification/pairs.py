@@ -71,14 +71,14 @@ class Fitted(NamedTuple):
     values: np.ndarray
     errors: np.ndarray
     start: np.ndarray  # the angles at position 0
-    until: int | None  # the first of the positions 1, 2, 4, 8, ... whose angles do not follow; None if all do
+    until: int | None  # the first of the growing positions whose angle does not follow; None if all do
 
 
 class Rotations(NamedTuple):
     """What a function does with pairs at some positions: a complex factor, and what no such factor has."""
 
     channels: Channels
-    positions: np.ndarray  # those of a long call begin with those of `powers`
+    positions: np.ndarray  # they begin with 0, 1, and others that grow by half or more, such as `powers`
     blocks: np.ndarray  # "positions pairs 2 2": the matrix of each pair
     factors: Complex  # "positions pairs"
     rest: np.ndarray  # "positions pairs": the length of what the factors leave
@@ -116,14 +116,14 @@ class Rotations(NamedTuple):
         return len(largest) > 0
 
     def frequencies(self) -> Fitted:
-        """Those of the angles at the positions of `powers`, which come first."""
-        # The angle at position 1 gives the frequency. Each doubling of the position halves its error, and its turns
-        # follow from the angle before.
-        start, *angles = self.angle[: len(powers(int(self.positions.max()) + 1))]
-        total, last, until = wrapped(angles[0] - start), 1, None
-        for of_position in angles[1:]:
-            total, last = 2 * total, 2 * last
-            rest = wrapped(of_position - start - total)
+        """Those of the angles at the first positions, as long as these grow by half or more."""
+        # The angle at position 1 gives the frequency. Twice the position halves its error, and its turns follow from
+        # the angle before.
+        count = 1 + int(np.append(self.positions[1:] < 1.5 * self.positions[:-1], True).argmax())
+        start, total, last, until = self.angle[0], wrapped(self.angle[1] - self.angle[0]), 1, None
+        for position, angle in zip(self.positions[2:count].tolist(), self.angle[2:count]):
+            total, last = total * (position / last), position
+            rest = wrapped(angle - start - total)
             if np.abs(rest).max() > JUMP:
                 until = last
                 break
@@ -140,7 +140,10 @@ class Rotations(NamedTuple):
         known = self.frequencies()
         if known.until is not None:
             return known.until
-        angles = PairAngles(self.positions, wrapped(self.angle - known.start), known, 0, 0, self.roundoff)
+        offset, values = start_of(known, self.roundoff)[0], self.angle
+        if offset is None:
+            values = wrapped(values - known.start)
+        angles = PairAngles(self.positions, values, known, offset, 0, self.roundoff)
         whole = angles.precision_with(known.values, known.errors)
         if whole.name is not None:
             return None
@@ -255,9 +258,12 @@ def _list(channels: Iterable[int]) -> str:
     return ", ".join(numbers[:4]) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
 
 
-def powers(seq_len: int) -> np.ndarray:
-    """The positions 0, 1, 2, 4, 8, ... below `seq_len`."""
-    return np.array([0, *(2**k for k in range(63) if 2**k < seq_len)])
+def powers(seq_len: int, offset: int = 0) -> np.ndarray:
+    """The positions 0, 1, 2, 4, 8, ... below `seq_len`; with an offset, the greater ones are such a power after it."""
+    twos = [2**k for k in range(63)]
+    near = [each for each in twos if each <= max(1, 2 * abs(offset))]
+    far = [each - offset for each in twos if each - offset >= 1.5 * near[-1]]
+    return np.array([0, *(each for each in near + far if each < seq_len)])
 
 
 def spread(longest: int) -> np.ndarray:
@@ -337,7 +343,11 @@ class PairAngles(NamedTuple):
         return wrapped(self.values - exact_angles(self.where, frequencies))
 
     def precision_with(self, frequencies: np.ndarray, errors: np.ndarray) -> Precision:
-        return precision_of(self.off(frequencies), self.where, frequencies, errors, self.roundoff)
+        found = precision_of(self.off(frequencies), self.where, frequencies, errors, self.roundoff)
+        if found.name is None and self.offset:  # which may be added to positions that are rounded
+            before = precision_of(self.off(frequencies), self.positions, frequencies, errors, self.roundoff)
+            return before if before.of_positions else found
+        return found
 
     def with_sines_exchanged(self) -> tuple["PairAngles", str]:
         """The angles if sine and cosine are exchanged, and what is exchanged and shifted, in words."""

@@ -1,5 +1,6 @@
 """The steps of `identify`: matrices, pairs, angles, frequencies, and the value that explains them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, pi
 from typing import NamedTuple
@@ -224,22 +225,33 @@ class Search:
     def _longest_rotations(self, matrices: Matrices, channels: Channels) -> tuple[Rotations, list[str]]:
         # A shorter call follows if a long one fails, if it gives another result at a position of the short call, or if
         # its angles are proportional to the first positions alone. If not even to those, a shorter call would not help,
-        # and a later step ends the search.
+        # and a later step ends the search. Half precision holds powers of two, before an offset is added or after it.
         blocks = matrices.values[:, channels.outputs[:, :, None], channels.inputs[:, None, :]]
         short = rotations_of(channels, matrices.positions, blocks)
+        offset = start_of(short.frequencies(), short.roundoff)[0] if short.roundoff < inf else None
+        from_end = (1, 2) if offset else (1,)  # one of them is odd after the offset
+        found = self._rotations_with(channels, short, 0, from_end)
+        if found[1] and offset and isinstance(offset, int):
+            shifted = self._rotations_with(channels, short, offset, from_end)
+            found = max(found, shifted, key=lambda each: each[0].positions.max())
+        return found
+
+    def _rotations_with(
+        self, channels: Channels, short: Rotations, shift: int, from_end: Sequence[int]
+    ) -> tuple[Rotations, list[str]]:
         # Both calls have position 0 in row 0. They have position 1 in row 1, unless short positions were multiplied.
-        has_position_1 = bool(matrices.positions[1] == 1)
+        has_position_1 = bool(short.positions[1] == 1)
         row = 1 if has_position_1 else 0
         why: dict[str, str] = {}  # the last words of each kind
         until = self.seq_len  # positions below it may follow
         for seq_len in (self.seq_len, *(each for each in SHORTER_LENGTHS if each < self.seq_len)):
             if seq_len > until:
                 continue
-            odd = [each for each in (*ODD, seq_len - 1) if each < seq_len]
-            long = self._rotations_at(channels, np.concatenate([powers(seq_len), odd]))
+            odd = [each for each in (*ODD, *(seq_len - each for each in from_end)) if each < seq_len]
+            long = self._rotations_at(channels, np.concatenate([powers(seq_len, shift), odd]))
             if long is None:
                 why["failure"] = f"with some longer ones {self.probe.problems.pop()}"
-            elif results_differ(long.blocks[row], short.blocks[row], matrices.roundoff):
+            elif results_differ(long.blocks[row], short.blocks[row], channels.roundoff):
                 why["length"] = "the frequencies depend on the largest position of a call"
             elif (until := long.until) is None or until <= SHORTER_LENGTHS[-1] or not has_position_1:
                 return long, [*why.values()]

@@ -463,6 +463,24 @@ def test_rounded_positions_are_told_from_rounded_phases(positions, phases, words
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("offset", [1, -1, 2])
+def test_half_precision_is_seen_beside_an_offset(dtype, offset):
+    """Powers of two, which half precision holds, are others after the offset."""
+    w, rounds = geometric(10_000.0, 64), rounded(dtype)
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
+    for what, fn in (
+        ("Positions are rounded", lambda x, p: turned(x, rounds(p + offset)[:, None] * w)),
+        ("Positions are rounded", lambda x, p: turned(x, (rounds(p) + offset)[:, None] * w)),
+        ("Phases have", lambda x, p: turned(x, rounds((p + offset)[:, None] * w))),
+        ("Phases have", lambda x, p: turned(x, rounds(rounds(p + offset)[:, None] * rounds(w)))),
+    ):
+        found = identify(fn, 64)
+        assert (found.rope, found.offset, found.precision) == (rope, offset, np.dtype(dtype).name)
+        assert any(each.startswith(what) for each in found.reasons)
+        assert {*compare(fn, rope).causes} == {"offset", "phase precision"}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("base, factor", [(1e4, 1.0), (5e5, 4.0), (1e6, 8.0)])
 def test_frequencies_of_16_bits(dtype, base, factor):
     """The smallest ones of float16 have few bits left: 1.55e-7 lies between 1.19e-7 and 1.79e-7."""
