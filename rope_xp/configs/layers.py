@@ -226,10 +226,10 @@ def window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
     """The window of some layers, in tokens, if it is known; and whether all rotated layers have a window."""
     name, mapping, rotated = keys.model_type, keys.mapping, family.layers.rotated
     window, switch, types = keys.read("sliding_window"), keys.read("use_sliding_window"), mapping.get("layer_types")
-    of_all, is_null = rotated is not None and not rotated(keys, 0, "full_attention"), "sliding_window" in mapping
+    of_all, is_stated = rotated is not None and not rotated(keys, 0, "full_attention"), "sliding_window" in mapping
     if name in ALWAYS_WINDOWED:
         key, usual = ALWAYS_WINDOWED[name]
-        of_all, is_null, window = True, True, mapping.get(key, usual)
+        of_all, is_stated, window = True, True, mapping.get(key, usual)
     is_known = type(window) is int and window > 0
     kinds = {*types_of(keys, family)} - {*NO_ATTENTION}
     of_all |= is_known and bool(kinds) and kinds <= {*WITH_WINDOW}
@@ -242,7 +242,7 @@ def window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
         switch = switch is True and name != "smollm3" and (some or name == "qwen3_moe")
         of_all |= some and first == 0 and end == count and is_known and types is None
     are_full = isinstance(types, list) and not {*WITH_WINDOW}.intersection(map(str, types))
-    if switch is False or are_full or (is_null and window is None):
+    if switch is False or are_full or (is_stated and window is None):
         return None, False
     return window if is_known else None, of_all
 

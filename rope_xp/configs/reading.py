@@ -60,7 +60,7 @@ from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import LENGTH, ORIGINAL, YarnScaling
 from rope_xp.layouts import LAYOUTS
-from rope_xp.provenance import Default, Provenance, defaults_as_text, with_provenance
+from rope_xp.provenance import WITH_WINDOW, Default, Provenance, defaults_as_text, with_provenance
 from rope_xp.types import Config
 
 Found = TypeVar("Found")
@@ -146,7 +146,7 @@ def _read_with_flags(line: CommandLine, whole: Config, choice: Selection) -> Rot
                 f"list of LongRoPE for all sequences; got {length}"
             )
         rope = _read_mapping(changed.mapping, choice._replace(seq_len=length), as_file)
-        if rope is not None and not rope.layout.startswith(changed.layout):
+        if rope is not None and changed.layout not in ("", rope._rotation.read):
             raise wrong_value(
                 f"layout must be {changed.layout!r}, which {line.name} has for model type "
                 f"{rope._provenance.model_type!r}; got {rope.layout!r}"
@@ -317,7 +317,7 @@ def _read_part(
     # Layers that do not differ after all have no type, or the only one.
     whole = _attempt(lambda: _read_part(mapping, model_type, family, all_layers))
     if isinstance(whole, tuple) and whole[0] == rope:
-        return rope, replace(provenance, layer_type=whole[1].layer_type)
+        return rope, replace(provenance, layer_type=whole[1].layer_type, is_windowed=whole[1].is_windowed)
     return rope, provenance if provenance.layer_type else replace(provenance, layer=choice.layer)
 
 
@@ -372,7 +372,7 @@ def _read_layer(keys: Keys, family: Family, choice: Selection) -> tuple[RotaryEm
         layer_type=row_type,
         has_own_types=has_own_types(keys, family),
         sliding_window=window,
-        is_windowed=is_windowed,
+        is_windowed=is_windowed or layer_type in WITH_WINDOW,
     )
 
 
@@ -407,16 +407,20 @@ def _add_remark_on_chunks(keys: Keys) -> None:
         )
 
 
+def _keys_and_family(whole: Config, part: str | None) -> tuple[Keys, Family] | None:
+    form = format_of(whole)
+    if form is not None and form.readers:
+        translated = form.as_config(Keys("the mapping", whole), part)
+        return translated and (Keys("the config", translated[0]), translated[1])
+    config, model_type, _ = part_of(whole if form is None else with_mlx_rule(whole), part)
+    return Keys("the config", config, model_type), FAMILIES.get(model_type, Family())
+
+
 def why_not_rotated(config: object, part: str | None) -> str:
     """What a config of transformers says instead of a rotation, such as ALiBi; empty if it says nothing."""
-    whole = mapping_of(config)
-    if format_of(whole) is not None:
+    keys, family = _keys_and_family(mapping_of(config), part) or (None, Family())
+    if keys is None or family.layers.only_if is None:
         return ""
-    mapping, model_type, _ = part_of(whole, part)
-    family = FAMILIES.get(model_type, Family())
-    if family.layers.only_if is None:
-        return ""
-    keys = Keys("the config", mapping, model_type)
     translate_own_keys(keys, None)
     key, wanted, *_ = family.layers.only_if
     value = keys.read_or_assume(key, "", family.default(key))
@@ -425,16 +429,10 @@ def why_not_rotated(config: object, part: str | None) -> str:
 
 def types_of_layers(whole: Config, part: str | None) -> tuple[list[str] | None, list[str]]:
     """The type of each layer, empty if it has none, or None if their number is unknown; and then the known types."""
-    form = format_of(whole)
-    if form is not None and form.readers:
-        translated = form.as_config(Keys("the mapping", whole), part)
-        if translated is None:
-            return None, []
-        config, family, model_type = *translated, ""
-    else:
-        config, model_type, _ = part_of(whole if form is None else with_mlx_rule(whole), part)
-        family = FAMILIES.get(model_type, Family())
-    keys = Keys("the config", config, model_type)
+    found = _keys_and_family(whole, part)
+    if found is None:
+        return None, []
+    keys, family = found
     types = types_of(keys, family)
     count = layers_of(keys) or len(types)
     if not 0 < count <= MAX_LAYERS:

@@ -255,3 +255,6 @@ class YarnInLogarithms(YarnScaling):
             return plain
         ramp = [(1.0 - s / p) / (1.0 - 1.0 / self.factor) for s, p in zip(scaled, plain)]
         return tuple(p * self.factor**-fraction for p, fraction in zip(plain, ramp))
+
+
+YarnInLogarithms.__name__ = YarnScaling.__name__  # in errors

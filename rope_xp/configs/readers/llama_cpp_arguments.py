@@ -167,7 +167,7 @@ def metadata_of(rope: RotaryEmbedding) -> tuple[Values, list[str]]:
     if name is None and rope.sections is None and rope.softmax_scale == 1.0:
         name = (WHOLE if rope.rotary_dim == rope.head_dim else PARTIAL).get(rope.layout)
     layout = gguf.gguf_layout(name, rope.sections)
-    if layout is not None and layout not in rope.layout:
+    if layout not in (None, rope._rotation.read):
         rope = with_provenance(rope.replace(layout=layout), rope._provenance)
     length, left_out = rope._provenance.max_position_embeddings, []
     if isinstance(rope.scaling, DynamicNTKScaling):
