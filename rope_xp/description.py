@@ -42,7 +42,7 @@ def properties(rope: Embedding) -> dict[str, str]:
         "softmax scale": "" if softmax_scale == 1.0 else f"x {softmax_scale}, to be applied by the model",
         "decay": "" if rope.xpos is None else str(rope.xpos),
     }
-    return {name: value + rope._provenance.mark(name) for name, value in rows.items() if value}
+    return {name: value + rope._provenance.note_on(name) for name, value in rows.items() if value}
 
 
 def _without_examples(meaning: str) -> str:

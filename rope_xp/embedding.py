@@ -28,7 +28,7 @@ from rope_xp.kernels.plan import (
 from rope_xp.kernels.reference import Rotation
 from rope_xp.kernels.tables import TableScale, pair_of, scale_of
 from rope_xp.layouts import LAYOUTS, READ_WRITE, Layout, checked_blocks, span_of
-from rope_xp.provenance import Provenance, mark
+from rope_xp.provenance import Provenance, set_provenance
 from rope_xp.sections import Sections
 from rope_xp.spectrum import checked_frequencies
 from rope_xp.types import Array, ArrayT, OtherT, Values
@@ -238,7 +238,7 @@ class RotaryEmbedding:
             given["rotary_dim"] = None
         if self.scaling is not None or self.attention_factor == 1.0:
             given["attention_factor"] = None
-        return mark(type(self)(**{**given, **changes}), self._provenance.of_model())
+        return set_provenance(type(self)(**{**given, **changes}), self._provenance.of_model())
 
     __replace__ = replace  # for `copy.replace`
 

@@ -68,7 +68,7 @@ class Provenance:
     def axis_name(self, axis: int) -> str:
         return self.axis_names[axis] if self.axis_names else f"axis {axis}"
 
-    def mark(self, row: str) -> str:
+    def note_on(self, row: str) -> str:
         """A note to append to a row, or an empty string if the config states all values of the row."""
         defaults = defaults_as_text(default for default in self.defaults if default.row == row)
         return f" (not in the config: {defaults})" if defaults else ""
@@ -87,11 +87,11 @@ class Provenance:
 
 def with_provenance(rope: Rope, provenance: Provenance) -> Rope:
     """A copy of a `RotaryEmbedding` that records where its values come from."""
-    return mark(copy(rope), provenance)
+    return set_provenance(copy(rope), provenance)
 
 
 # For a new value, which nobody else has.
-def mark(rope: Rope, provenance: Provenance) -> Rope:
+def set_provenance(rope: Rope, provenance: Provenance) -> Rope:
     object.__setattr__(rope, "_provenance", provenance)
     return rope
 

@@ -73,9 +73,6 @@ class Embedding(Protocol):
     _frequencies: ClassVar[Any]
     _rotation: ClassVar[Any]
     _scale: ClassVar[Any]
-    _plans: ClassVar[Any]
-    _text: ClassVar[str | None]
     _provenance: ClassVar[Any]
 
     def replace(self, **changes: Any) -> Any: ...
-    def to_config(self, target: Any, *, architecture: str | None = None, engine_version: str | None = None) -> Any: ...

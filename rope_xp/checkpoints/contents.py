@@ -74,7 +74,7 @@ def contents_of(path: Path) -> Contents:
     if not exists:
         raise wrong(FileNotFoundError, f"path must be {READ}; got {str(path)!r}, which does not exist")
     if not folder and not regular:
-        raise wrong_value(f"path must be {READ}; got {str(path)!r}, which is no regular file")
+        refuse(path, "which is no regular file")
     return _of_folder(path) if folder else _of_file(path)
 
 

@@ -12,7 +12,7 @@ import click
 
 from rope_xp.cli.options import in_options, with_advice
 from rope_xp.configs.every_layer import LayerGroup
-from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target, Written, config_for, config_for_layers
+from rope_xp.configs.writers import REFUSED, TARGETS, Options, Written, config_for, config_for_layers
 from rope_xp.errors import public
 from rope_xp.reports import WIDTH, Lines, Report, Section
 
@@ -20,11 +20,6 @@ from rope_xp.reports import WIDTH, Lines, Report, Section
 OF_CHOSEN = "note: these are the settings of the chosen layers; other layers of the config differ"
 OF_FULL = "note: these settings are for layers with full attention; other layers differ, and stay as the file has them"
 OF_EACH = "note: each of these settings is for the layers that its key names"
-# All targets, in the order in which people ask.
-ORDER: tuple[Target, ...] = (
-    *("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "gguf", "mlx", "lmdeploy", "axolotl"),
-    *("lmstudio", "megatron", "meta"),
-)
 
 
 class Settings(NamedTuple):
@@ -37,7 +32,7 @@ class Settings(NamedTuple):
         return json.dumps(self.values, indent=2) if isinstance(self.values, Mapping) else shlex.join(self.values)
 
 
-def of_rope(rope: Any, target: Target, writing: Options, of_all: bool = False) -> Settings:
+def of_rope(rope: Any, target: str, writing: Options, of_all: bool = False) -> Settings:
     found = _with_notes(lambda: config_for(rope, target, writing))
     if of_all or not rope._provenance.layers:
         return found
@@ -53,7 +48,7 @@ def _with_notes(write: Callable[[], Written]) -> Settings:
 
 
 @public("convert")
-def of_config(groups: Sequence[LayerGroup], target: Target, writing: Options) -> Settings:
+def of_config(groups: Sequence[LayerGroup], target: str, writing: Options) -> Settings:
     if len(groups) == 1:
         return of_rope(groups[0].rope, target, writing, of_all=not groups[0].name)
     ropes = {each.name: each.rope for each in groups if each.rope is not None}
@@ -116,8 +111,7 @@ def _folded(value: object, width: int) -> str:
 def page(groups: Sequence[LayerGroup], writing: Options) -> Page:
     versions = _versions(writing.engine_version)
     entries = []
-    for target in ORDER:
-        writer = TARGETS[target]
+    for target, writer in TARGETS.items():
         own = Options(
             writing.architecture if writer.takes_architecture else None,
             versions.get(writer.engine) if writer.engine else None,

@@ -60,10 +60,13 @@ class DynamicNTKScaling(Scaling):
     def _length(self) -> int:  # of the sequences that have these frequencies
         return max(self.seq_len or 0, self.max_position_embeddings)
 
+    @property
+    def _ntk_factor(self) -> float:  # that of the `NTKScaling` with the same frequencies
+        return self.factor * self._length / self.max_position_embeddings - (self.factor - 1)
+
     @public()
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
-        factor = self.factor * self._length / self.max_position_embeddings - (self.factor - 1)
-        return geometric(ntk_base(base, factor, rotary_dim), rotary_dim)
+        return geometric(ntk_base(base, self._ntk_factor, rotary_dim), rotary_dim)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,8 +45,7 @@ def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
     (1.0, 0.1, 0.01, 0.001)
     """
     base = checks.positive("base", base)
-    if checks.count("rotary_dim", rotary_dim) < 1:
-        raise wrong_value(f"rotary_dim must be at least 1; got {rotary_dim}")
+    rotary_dim = checks.count("rotary_dim", rotary_dim, 1)
     with localcontext() as context:
         context.prec = 40
         ratio = (-2 * Decimal(base).ln() / rotary_dim).exp()
@@ -184,7 +183,4 @@ def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple
 
 
 def _checked_range(first: float, last: float, pairs: int) -> tuple[float, float, int]:
-    first, last = checks.finite("first", first), checks.finite("last", last)
-    if checks.count("pairs", pairs) < 1:
-        raise wrong_value(f"pairs must be at least 1; got {pairs}")
-    return first, last, pairs
+    return checks.finite("first", first), checks.finite("last", last), checks.count("pairs", pairs, 1)

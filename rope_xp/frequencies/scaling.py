@@ -13,8 +13,8 @@ from rope_xp.frequencies.progressions import geometric
 class Scaling:
     """The base class of scaling rules, which give frequencies and an attention factor. ``Scaling()`` changes nothing.
 
-    `rope_type` is the name of the rule in a config. All rules raise ValueError for a value out of range and TypeError
-    for a value of the wrong type.
+    `rope_type` is the name of the rule, also in configs that have it. All rules raise ValueError for a value out of
+    range and TypeError for a value of the wrong type.
 
     Examples
     --------
@@ -23,7 +23,7 @@ class Scaling:
     """
 
     rope_type: ClassVar[str] = "default"
-    # Whether configs have the rule by this name, with its fields as keys. False for rules of users.
+    # Whether transformers has the rule by this name, with its fields as keys. It does not have those of users.
     is_standard: ClassVar[bool] = False
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:

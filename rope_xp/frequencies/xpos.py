@@ -44,14 +44,12 @@ class XPos:
 
     @public("XPos")
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale_base", checks.positive("scale_base", self.scale_base))
+        object.__setattr__(self, "scale_base", checks.at_least("scale_base", self.scale_base, 1.0))
         object.__setattr__(self, "gamma", checks.positive("gamma", self.gamma))
         checks.integer("centre", self.centre)
         if not -(2**31) <= self.centre < 2**31:
             raise wrong_value(f"centre must fit in int32; got {self.centre}")
         object.__setattr__(self, "centre", checks.plain(self.centre))
-        if self.scale_base < 1.0:
-            raise wrong_value(f"scale_base must be at least 1; got {self.scale_base}")
 
     def zeta(self, rotary_dim: int) -> tuple[float, ...]:
         """The decay of each pair over `scale_base` tokens."""

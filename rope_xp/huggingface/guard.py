@@ -152,7 +152,7 @@ def _tensors(values: Iterable[object]) -> Iterator[Tensor]:
 
 
 @contextmanager
-def comparison(requirement: str, module: object) -> Iterator[None]:
+def naming_errors(requirement: str, module: object) -> Iterator[None]:
     """Run code of transformers with `float32_on_cpu`. Any error becomes a ValueError that names the module."""
     try:
         with float32_on_cpu():

@@ -22,10 +22,10 @@ from rope_xp.huggingface.guard import (
     ReadOnlyAttributes,
     TensorMap,
     class_path,
-    comparison,
     equal_before_casts,
     is_of_transformers,
     moved,
+    naming_errors,
     subclass_of,
 )
 from rope_xp.huggingface.rotary import Rotary, TableFormat
@@ -65,7 +65,7 @@ class ClassRewriter:
         """The class that a module gets: rewritten if its forward calls an apply function, else its own."""
         cls = type(module)
         if cls not in self.classes:
-            with comparison("every module must be one that can be patched", module):
+            with naming_errors("every module must be one that can be patched", module):
                 self.classes[cls] = self._rewritten_class(cls)
         return self.classes[cls]
 
@@ -193,7 +193,7 @@ def holds_table(module: object) -> bool:
 
 
 def exact_table_class(module: Module) -> type:
-    with comparison("every module must be one that can be patched", module):
+    with naming_errors("every module must be one that can be patched", module):
         if not is_of_transformers(type(module).forward):
             raise ValueError("its forward is not that of transformers")
         options: Values = {**FIXED_OPTIONS, "head_dim": module.head_dim, "rotary_dim": module.pos_embd_dim}

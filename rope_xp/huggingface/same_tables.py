@@ -15,10 +15,10 @@ from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import DynamicNTKScaling
 from rope_xp.huggingface.guard import (
     DEVICE_ROUNDING,
-    comparison,
     equal_before_casts,
     forward_attributes,
     is_of_transformers,
+    naming_errors,
 )
 from rope_xp.huggingface.rotary import COLUMN_LAYOUTS, POSITION_FUNCTIONS, Pair, Rotary, TableFormat, TableMap
 from rope_xp.kernels.reference import Rotation
@@ -66,7 +66,7 @@ def is_rotary_class(cls: type) -> bool:
 
 def rotary_of(original: Module) -> Rotary:
     """The `Rotary` module that replaces a rotary module, after their tables are found to be equal."""
-    with comparison("every rotary module must be one that can be replaced", original):
+    with naming_errors("every rotary module must be one that can be replaced", original):
         return _checked_rotary(original)
 
 

@@ -25,13 +25,12 @@ from rope_xp.identification.precision import (
     roundings_of_frequencies,
 )
 from rope_xp.identification.rules import Rule, Target, changed_rule_of, digits_of, rule_of, simplest, simplest_within
+from rope_xp.modules import with_frequencies
 from rope_xp.sections import ORDERS, Column, Sections
 from rope_xp.types import Array, Embedding, Values
 
 # Numbers of scaling rules that act by their ratio to the original length.
 RATIOS = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")
-# Arguments of a value whose frequencies nothing states but themselves.
-GIVEN: Values = {"base": None, "scaling": None, "sections": None, "reverse": False}
 
 
 class Measured(NamedTuple):
@@ -282,7 +281,7 @@ def with_axes(value: Value, measured: Measured) -> RotaryEmbedding | None:
             found = replaced(based, sections=sections)
             if found is not None and (np.abs(np.asarray(found.inv_freq) - rows) <= allowed).all():
                 return found
-    return value.rope.replace(**GIVEN, inv_freq=rows.tolist(), attention_factor=rope.attention_factor)
+    return with_frequencies(value.rope, rows.tolist())
 
 
 def _with_base(rope: Embedding, rows: np.ndarray, of: Target, own: np.ndarray) -> Embedding | None:

@@ -92,10 +92,7 @@ class Program(NamedTuple):
             count = 1 if most_threads == 1 else min(most_threads, memory.threads(xs[0]) or numba_threads())
             if words_per_thread:
                 job.frombytes(bytes(8 * words_per_thread * count))
-            if count == 1:
-                entry(job.buffer_info()[0])
-            else:
-                threads.run(entry, job.buffer_info()[0], parts, count, job, xs, ys, angles)
+            threads.run(entry, job.buffer_info()[0], parts, count, job, xs, ys, angles)
         return list(ys)
 
 
@@ -124,7 +121,7 @@ def rotate_all(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace:
     """The same as `reference.rotate_all`, bit for bit. A new array has the memory order of its input."""
     program = _program(xs, angles, rotation, inplace)
     if program is None:
-        angles = [_converted(libraries.dtype_name(x.dtype), *group) for x, group in zip(xs, angles)]
+        angles = [_converted(*group) for group in angles]
         program = _program(xs, angles, rotation, inplace)
         assert program is not None
     return program.run(xs, angles)
@@ -140,7 +137,7 @@ def _program(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: b
     return program
 
 
-def _converted(kind: str, sin: Array, cos: Array, *positions: Any) -> tuple[Any, ...]:
+def _converted(sin: Array, cos: Array, *positions: Any) -> tuple[Any, ...]:
     tables = [memory.with_contiguous_rows(table) for table in (sin, cos)]
     return (*tables, *[libraries.astype(each, libraries.namespace(each).int64) for each in positions])
 

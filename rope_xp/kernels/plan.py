@@ -248,7 +248,7 @@ def rotate_by_tables(
             checks.writable(arrays, tables)
         return CallPlan(rotation, "tables", alignments, names, kernel, are_ready, inplace=inplace)
 
-    tables, given = pair_of(sincos), (seq_dim, kernel, inplace)
+    tables, given = pair_of(sincos), (seq_dim, None, kernel, inplace)
     return execute(None, plan_given_tables, angles_of_call, tuple(arrays), tables, None, *given, *options)
 
 
@@ -289,19 +289,17 @@ def _plan_positions(call: Call) -> CallPlan:
     else:
         seq_axis = checked_seq_axis(arrays, seq_dim)
         shape = (arrays[0].shape[seq_axis],)
-    of_positions = _alignments_if_heads_share("positions", call, shape)
+    of_positions, of_tables = _alignments_of_computed("positions", call, shape)
     are_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
     if heads_dim is None and _kernel_computes_angles(call):
         return _plan("positions", call, of_positions, are_ready=are_ready, seq_axis=seq_axis)
     if rope.xpos is not None and len(arrays) == 1:
         raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
-    of_tables = _alignments_of_computed_tables(call, shape, of_positions)
     return _plan("computed", call, of_tables, are_ready=are_ready, seq_axis=seq_axis)
 
 
 def _plan_change(name: str, call: Call, shape: Sequence[int]) -> CallPlan:
-    alignments = _alignments_if_heads_share(name, call, shape)
-    alignments = _alignments_of_computed_tables(call, shape, alignments)
+    _, alignments = _alignments_of_computed(name, call, shape)
     # Rotated keys have the layout that the rotation wrote.
     axes = call.rope.axes
     plan = _plan("change", call, alignments, delta_shape=(*[axes] * (axes > 1), *shape))
@@ -336,18 +334,18 @@ def _check_heads(call: Call) -> None:
         )
 
 
-def _alignments_if_heads_share(name: str, call: Call, shape: Sequence[int]) -> list[Alignment]:
-    """The alignments of positions of this shape. Empty if heads have their own frequencies: only tables are aligned."""
-    name = name if call.rope.axes == 1 else f"{name} of each axis"
-    return [] if call.rope.heads is not None else alignments_of_positions(name, shape, call.arrays, call.seq_dim)
-
-
-def _alignments_of_computed_tables(call: Call, shape: Sequence[int], of_positions: list[Alignment]) -> list[Alignment]:
-    _check_heads(call)
-    heads, pairs = call.rope.heads, call.rope.pairs
+def _alignments_of_computed(name: str, call: Call, shape: Sequence[int]) -> tuple[list[Alignment], list[Alignment]]:
+    """The alignments of positions of this shape, and of their tables: of these alone if heads have own frequencies."""
+    rope, arrays, seq_dim = call.rope, call.arrays, call.seq_dim
+    heads, pairs = rope.heads, rope.pairs
     if heads is None:
-        return [Alignment((*each.shape, pairs)) for each in of_positions]
-    return alignments_of_tables((*shape, heads, pairs), call.arrays, call.seq_dim, heads, call.heads_dim)
+        of_positions = alignments_of_positions(
+            name if rope.axes == 1 else f"{name} of each axis", shape, arrays, seq_dim
+        )
+        _check_heads(call)
+        return of_positions, [Alignment((*each.shape, pairs)) for each in of_positions]
+    _check_heads(call)
+    return [], alignments_of_tables((*shape, heads, pairs), arrays, seq_dim, heads, call.heads_dim)
 
 
 def _kernel_computes_angles(call: Call) -> bool:

@@ -23,9 +23,8 @@ import rope_xp
 from rope_xp.cli import doctor, main
 from rope_xp.cli.commands import PICTURES, app
 from rope_xp.cli.options import Command
-from rope_xp.cli.settings import ORDER, Entry, Page
+from rope_xp.cli.settings import Entry, Page
 from rope_xp.configs.every_layer import groups_of
-from rope_xp.configs.writers import TARGETS
 from rope_xp.plot import PICTURES as DRAWN
 
 COMMANDS = recorded("commands")
@@ -395,10 +394,6 @@ def test_settings_fill_their_lines():
 def test_words_that_are_too_long_stay_whole():
     values = {"a" * 40: {"b": ["x" * 100, "y"]}}
     assert json.loads(str(Page((Entry("vllm", "keys", values),))).partition("\n")[2]) == values
-
-
-def test_every_program_has_a_place_in_the_page():
-    assert sorted(ORDER) == sorted(TARGETS)
 
 
 def test_extend_says_which_programs_have_one_set_of_frequencies_of_dynamic_ntk(run, file):

@@ -46,9 +46,9 @@ class Metadata:
             self.keys.assume("frequencies", self.key(name), "default of llama.cpp")
         return default if value is None else value
 
-    def read_factor(self, name: str, default: float = 1.0) -> float:
+    def read_factor(self, name: str) -> float:
         value = self.read_first(name)
-        return default if value is None else checks.positive(self.key(name), value)
+        return 1.0 if value is None else checks.positive(self.key(name), value)
 
     def read_if_used(self, name: str, *neutral: float) -> Any:
         """The value of a key of YaRN or of the base that few architectures read; None and a remark for the others."""
@@ -136,7 +136,7 @@ def rule_keys_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int
         raise wrong_value(f"{gguf.FREQS} must not be given for an architecture that does not read it; got it")
     if factors:
         divisors = tuple(each * factor for each in factors)
-        return _rule_with(metadata, divisors, base, rotary_dim, is_whole=rotary_dim == head_dim)
+        return _rule_with(divisors, base, rotary_dim, is_whole=rotary_dim == head_dim)
     if metadata.reading.reads(gguf.FREQS) and gguf.FREQS not in metadata.keys.mapping:
         metadata.keys.remarks.append(
             f"{gguf.FREQS} is not in the mapping; if the file has this tensor, frequencies are divided by it"
@@ -213,7 +213,7 @@ def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, .
     return {**block, "attention_factor": attention}
 
 
-def _rule_with(metadata: Metadata, divisors: tuple[float, ...], base: float, rotary_dim: int, is_whole: bool) -> Values:
+def _rule_with(divisors: tuple[float, ...], base: float, rotary_dim: int, is_whole: bool) -> Values:
     """The rule of published models that gives these divisors. If none does, the divisors themselves."""
     wanted = FactorScaling(factors=divisors).frequencies(base, rotary_dim)
     for rule in _candidates(divisors, is_whole):

@@ -92,18 +92,21 @@ class Part:
 
     @property
     def blocks(self) -> list[Values]:
-        block = self.mapping.get("rope_parameters") or self.mapping.get("rope_scaling") or {}
-        if not self._is_nested():
+        block = self.mapping.get(self._block_key) or {}
+        if not self._has_types():
             return [block]
         return [each for each in block.values() if isinstance(each, dict)]
 
     def edit_blocks(self, read: Callable[[Config], Values]) -> None:
-        name = next((key for key in BLOCK_KEYS if self.mapping.get(key)), "")
-        if name:
+        if name := self._block_key:
             block = self.mapping[name]
-            self.mapping = {**self.mapping, name: _each(block, read) if self._is_nested() else read(block)}
+            self.mapping = {**self.mapping, name: _each(block, read) if self._has_types() else read(block)}
 
-    def _is_nested(self) -> bool:
+    @property
+    def _block_key(self) -> str:
+        return next((key for key in BLOCK_KEYS if self.mapping.get(key)), "")
+
+    def _has_types(self) -> bool:  # as the reader sees it: the blocks may be null
         return bool(nested_by(Keys("the config", self.mapping), self.family))
 
     def stated_fraction(self) -> object:
@@ -374,7 +377,7 @@ def _of_class(block: Config, part: Part) -> Values:
             f"it else loses the position axes; got {got}"
         )
     original = part.beside[ORIGINAL]
-    if rule in (*WITH_ORIGINAL, "deepseek_yarn") and ORIGINAL not in rules[rule] and original is not None:
+    if rule in SCALED_LENGTH and ORIGINAL not in rules[rule] and original is not None:
         return {**block, ORIGINAL: original}
     return dict(block)
 
@@ -568,7 +571,7 @@ def _as_vllm(block: Config, part: Part) -> Values:
     def kept(read: set[str], *quiet: str) -> Values:
         if unread := block.keys() - read - {*ignored, *quiet, "finetuned", "type"}:
             part.remarks.append(
-                f"vLLM 0.33 does not read {comma_separated(unread)} of rope_parameters for rule {rule!r}"
+                f"{part.line.name} does not read {comma_separated(unread)} of rope_parameters for rule {rule!r}"
             )
         return {key: value for key, value in block.items() if key in read or key in ignored}
 

@@ -42,6 +42,7 @@ class Options(NamedTuple):
     context: int | None = None  # the length of sequences that the program must accept, in tokens
 
 
+# In the order in which people ask.
 TARGETS = {
     "transformers": Writer(
         "transformers.transformers_keys", "rope_parameters of a config", "transformers", layers="each"
@@ -54,6 +55,7 @@ TARGETS = {
         layers="each",
         of_types="vllm.flags_of_types",
     ),
+    "sglang": Writer("sglang.sglang_flags", "arguments of a command line", engine="sglang"),
     "llama.cpp": Writer(
         "llama_cpp.llama_cpp_flags",
         "arguments of a command line",
@@ -62,13 +64,12 @@ TARGETS = {
         layers="full_attention",
     ),
     "gguf": Writer("llama_cpp.gguf_metadata", "metadata of a file", engine="llama.cpp", takes_architecture=True),
-    "lmstudio": Writer("llama_cpp.lmstudio_keys", "keys of a load config", layers="full_attention"),
     "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm", layers="each"),
-    "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
-    "axolotl": Writer("transformers.axolotl_keys", "a key of its YAML file"),
-    "meta": Writer("meta.meta_keys", "keys of a params.json"),
-    "sglang": Writer("sglang.sglang_flags", "arguments of a command line", engine="sglang"),
     "lmdeploy": Writer("sglang.lmdeploy_flags", "arguments of a command line", engine="lmdeploy"),
+    "axolotl": Writer("transformers.axolotl_keys", "a key of its YAML file"),
+    "lmstudio": Writer("llama_cpp.lmstudio_keys", "keys of a load config", layers="full_attention"),
+    "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
+    "meta": Writer("meta.meta_keys", "keys of a params.json"),
 }
 # Those whose program computes dynamic NTK for each length, as the rule does. Others have one length for all sequences.
 FOLLOWING_LENGTH: tuple[str, ...] = ("transformers", "transformers4", "mlx", "axolotl", "lmdeploy")
@@ -149,7 +150,7 @@ def require_layers(rope: Embedding, target: str, layers: str) -> None:
         )
 
 
-def config_for_layers(ropes: Mapping[str, Embedding], target: Target, options: Options, by_type: bool) -> Written:
+def config_for_layers(ropes: Mapping[str, Embedding], target: str, options: Options, by_type: bool) -> Written:
     """What `to_config` returns, for layers that differ: as one, or by their names if these are not those of types."""
     writer = TARGETS[target]
     if writer.of_types:

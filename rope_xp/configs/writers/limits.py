@@ -62,7 +62,7 @@ def require_attention_factor(rope: Embedding) -> None:
 
 
 def require_pairing(rope: Embedding, layout: str, target: str, call: str, permuted_by: str = "") -> None:
-    if rope.layout.removesuffix("_to_half") == layout:
+    if rope._rotation.read == layout:
         return
     permute = f"permute the projections of queries and keys with permute_projection(to={layout!r})"
     call = f"call rope.replace(layout={layout!r}).{call}"
@@ -72,7 +72,7 @@ def require_pairing(rope: Embedding, layout: str, target: str, call: str, permut
     raise wrong_value(f"layout must be {layout!r} in {target}; got {rope.layout!r}: {advice}")
 
 
-def require_whole_head(rope: Embedding, layout: str, target: str, call: str, *, may_be_partial: bool = False) -> None:
+def require_whole_head(rope: Embedding, layout: str, target: str, call: str) -> None:
     """All channels must be rotated, by one position, in pairs of this layout, and the target has no other factor."""
     model_type = rope._provenance.model_type
     if rope._provenance.is_latent:
@@ -84,7 +84,7 @@ def require_whole_head(rope: Embedding, layout: str, target: str, call: str, *, 
     require_attention_factor(rope)
     if rope.sections is not None:
         raise wrong_value(f"sections must be None in {target}; got {rope.sections}")
-    if rope.rotary_dim != rope.head_dim and not may_be_partial:
+    if rope.rotary_dim != rope.head_dim:
         raise wrong_value(f"rotary_dim must be head_dim={rope.head_dim} in {target}; got {rope.rotary_dim}")
     require_pairing(rope, layout, target, call)
 
@@ -125,8 +125,7 @@ def base_and_rule(rope: Any, target: str, *own: type[Scaling]) -> tuple[float, S
                 f"scaling must not depend on the length of the sequence for {target}, or seq_len must be given; "
                 f"got {rule.describe()}"
             )
-        length = max(rule.seq_len, rule.max_position_embeddings)
-        rule = NTKScaling(factor=rule.factor * length / rule.max_position_embeddings - (rule.factor - 1))
+        rule = NTKScaling(factor=rule._ntk_factor)
     if isinstance(rule, NTKScaling):
         return ntk_base(rope.base, rule.factor, rope.rotary_dim), None
     return rope.base, None if type(rule) is Scaling else rule

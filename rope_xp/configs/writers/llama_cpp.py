@@ -71,7 +71,7 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
     """Arguments for a file that has the widths, the sections and the layout, and no tensors of factors."""
     file = _file(rope, options, are_flags=True)
     if file.name is None:
-        _require_order(file, rope)
+        _require_order(rope)
     else:
         _sections(file, rope, file.name)
     values = _frequencies(file, rope)
@@ -219,11 +219,11 @@ def _sections(file: File, rope: Embedding, name: str) -> Values:
     if order != found or sections is None or sections.axes > 4 or sections.axis_of_section is not None:
         wanted = f"in order {gguf.AXES[name]!r}" if name in gguf.AXES else "None"
         raise wrong_value(f"sections must be {wanted} in GGUF files of {name!r}; got {sections}")
-    _require_order(file, rope)
+    _require_order(rope)
     return {gguf.SECTIONS: [*sections.sizes, 0, 0, 0][:4]}
 
 
-def _require_order(file: File, rope: Embedding) -> None:
+def _require_order(rope: Embedding) -> None:
     sections = rope.sections
     if sections is None or sections.order == "chunked":
         return

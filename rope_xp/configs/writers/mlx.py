@@ -103,9 +103,7 @@ class _Class:
         fractions = {**dict.fromkeys(FRACTIONS, rotated_fraction(rope)), "rotary_dim": rope.rotary_dim}
         keys = (
             self.stated("base", base, {name: base for name in BASES})
-            | self.stated(
-                "layout", rope.layout.removesuffix("_to_half"), {name: rope.layout != "half" for name in LAYOUTS}
-            )
+            | self.stated("layout", rope._rotation.read, {name: rope.layout != "half" for name in LAYOUTS})
             | self.stated("rotated", rope.rotary_dim / rope.head_dim, fractions)
             | self.stated("", None, {name: rope.head_dim for name in WIDTHS})
         )

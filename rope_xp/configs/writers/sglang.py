@@ -149,7 +149,7 @@ def _require_read(rope: Embedding, table: Table, known: Reading | None, block: C
             f"{', '.join(known.fixed['blocks'])}"
         )
     layout = known.fixed.get("layout")
-    if layout is not None and rope.layout.removesuffix("_to_half") != layout:
+    if layout is not None and rope._rotation.read != layout:
         raise wrong_value(f"layout must be {layout!r} in {table.name} {of_type}; got {rope.layout!r}")
     if rule not in ("default", *known.rules):
         raise limits.unread(table.name, f"the rule {rule!r}", model_type)

@@ -8,6 +8,7 @@ from rope_xp.configs import engines
 from rope_xp.configs.writers import Options, limits
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import LENGTH, ORIGINAL, DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
+from rope_xp.layouts import READ_WRITE
 from rope_xp.provenance import with_provenance
 from rope_xp.sections import Sections
 from rope_xp.types import Config, Embedding, Values
@@ -127,9 +128,7 @@ class Reads:
     def require_rotation(self) -> None:
         """What no key says must be as the class has it."""
         rope, fixed, keys = self.rope, self.known.fixed, self.known.keys
-        if "rope_interleave" not in keys and rope.layout.removesuffix("_to_half") != fixed["layout"].removesuffix(
-            "_to_half"
-        ):
+        if "rope_interleave" not in keys and rope._rotation.read != READ_WRITE[fixed["layout"]][0]:
             raise wrong_value(
                 f"layout must be {fixed['layout']!r} for model type {self.model_type!r} in "
                 f"{self.table.name}; got {rope.layout!r}"

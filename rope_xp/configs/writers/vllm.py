@@ -87,8 +87,8 @@ def _keys(rope: Embedding, table: engines.Table, reading: engines.Reading) -> Va
     """The keys of the config, of which vLLM reads all and computes this embedding."""
     model = rope._provenance.model_type
     must_read = f"{table.name} must read" if not model else f"{table.name}, model type {model!r}, must read"
-    layout = reading.fixed.get("layout", rope.layout)
-    if not rope.layout.startswith(layout):
+    layout = reading.fixed.get("layout", rope._rotation.read)
+    if rope._rotation.read != layout:
         raise wrong_value(f"{must_read} layout {rope.layout!r}; got a class whose layout is always {layout!r}")
     block, outside = _block(rope, reading)
     name = block["rope_type"]
@@ -151,8 +151,7 @@ def _of_dynamic(rope: Embedding, rule: DynamicNTKScaling, reading: engines.Readi
                 f"seq_len of scaling must be given for vLLM, which has the same frequencies for all lengths; "
                 f"got {rule.describe()}"
             )
-        length = max(rule.seq_len, trained)
-        return block | {"max_trained_positions": trained}, {"max_position_embeddings": length}
+        return block | {"max_trained_positions": trained}, {"max_position_embeddings": rule._length}
     limits.require_length_of_config(rule, "this version of vLLM")
     return block, {"max_position_embeddings": trained}
 
