@@ -186,11 +186,10 @@ def _is_listed(keys: Keys, family: Family, listed: LayerList, layer: int | None,
     if layer_type is None:
         return not numbers or any(numbers)
     found = {bool(each) for each, kind in zip(numbers, types) if kind == layer_type}
-    if len(found) > 1:
-        raise wrong_value(
-            f"layer must be given, because layers of type {layer_type!r} differ in {listed.key}; got layer=None"
-        )
-    return found == {True}
+    if len(found) != 1:
+        why = f"layers of type {layer_type!r} differ in" if found else "layers have no types, and differ in"
+        raise wrong_value(f"layer must be given, because {why} {listed.key}; got layer=None")
+    return True in found
 
 
 def numbers_of(keys: Keys, listed: LayerList, layer: int | None) -> list[Any]:
@@ -204,12 +203,12 @@ def numbers_of(keys: Keys, listed: LayerList, layer: int | None) -> list[Any]:
 
 
 def _numbers_without_list(keys: Keys, listed: LayerList, layer: int | None, interval: int) -> list[Any]:
-    known = layers_of(keys)
+    known = layers_of(keys) or len(_given_types(keys) or ())
     count = known or (0 if layer is None else layer + 1)
     if listed.otherwise == "interval":
         return [not interval or (index + 1) % interval for index in range(count)]
-    if layer is not None and known is None:
-        raise wrong_value(f"num_hidden_layers must be given if layers are counted from the end; got {known}")
+    if layer is not None and not known:
+        raise wrong_value("num_hidden_layers must be given if layers are counted from the end; got none")
     return [(count - 1 - index) % 4 for index in range(count)]
 
 
