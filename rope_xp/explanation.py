@@ -346,9 +346,9 @@ def _not_inverted(rope: Embedding, context: int | None) -> list[str]:
 def _properties(it: "Explanation") -> list[tuple[str, str]]:
     elsewhere = {"attention factor", "softmax scale", *["wavelengths"] * bool(it.bands)}
     rows = {name: row for name, row in properties(it.rope).items() if name not in elsewhere}
-    others = it.rope._provenance.others(rows)
+    provenance, others = it.rope._provenance, it.rope._provenance.others(rows)
     rows |= _lengths(it)
-    if it.context is not None and it.context not in (it.trained_length, it.extended_length):
+    if it.context is not None and (provenance.served or it.context not in (it.trained_length, it.extended_length)):
         rows["context"] = f"{it.context:,} {unit_of(it.rope)}s"
     return [*rows.items(), *others]
 
