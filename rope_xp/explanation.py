@@ -10,7 +10,7 @@ import numpy as np
 from rope_xp.arrays import checks
 from rope_xp.description import properties, unit_of
 from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
-from rope_xp.provenance import STAYS
+from rope_xp.provenance import STAYS, WITH_WINDOW
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import Lengths, is_scaled, lengths_of, whole
 from rope_xp.types import Embedding
@@ -186,7 +186,7 @@ def windowed_layers(rope: Embedding, trained: int | None) -> str:
     provenance, window = rope._provenance, rope._provenance.sliding_window
     if window is not None and trained is not None and window > trained:
         return ""
-    if provenance.is_windowed:
+    if provenance.layer_type in WITH_WINDOW or provenance.is_windowed:
         return THESE_LAYERS
     return "" if window is None or provenance.layers else f"layers that use sliding_window={window:,}"
 

@@ -64,7 +64,7 @@ METHODS: dict[str, Method] = {
         "the attention factor",
         "Its limits, 32 and 1 turns within the trained length, and its attention factor are those that suit LLaMA "
         "models (YaRN, sections 3.2 and 3.4).",
-        "recommended: a tenth of the usual tokens suffices (YaRN, abstract)",
+        "recommended: needs a tenth of the tokens of earlier methods (YaRN)",
         (YARN,),
     ),
     "llama3": Method(

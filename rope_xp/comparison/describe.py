@@ -248,7 +248,7 @@ def _with_rounded_phases(probe: Probe, behaviour: Behaviour, positions: np.ndarr
     if found is None or not exact.pairs:
         return None
     off, w, where = np.angle(found / exact.factors(positions))[:, 0], exact.step[0], positions + behaviour.offset
-    name = precision_of(off, where, w, 0.0 * w, behaviour.roundoff).name
+    name = precision_of(off, where, w, 0.0 * w, behaviour.roundoff, where).name
     if name == "float32":  # programs round frequencies to float32 in different ways
         return with_own_factors(behaviour._replace(precision=name), probe)
     # The bounds of precisions hold for other errors too, and errors that results hide may be roundings.

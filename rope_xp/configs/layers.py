@@ -185,10 +185,11 @@ def _is_listed(keys: Keys, family: Family, listed: LayerList, layer: int | None,
         return bool(numbers[layer])
     if layer_type is None:
         return not numbers or any(numbers)
-    found = {bool(each) for each, kind in zip(numbers, types) if kind == layer_type}
+    of_type = {bool(each) for each, kind in zip(numbers, types) if kind == layer_type}
+    found = of_type or {*map(bool, numbers)}
     if len(found) != 1:
-        why = f"layers of type {layer_type!r} differ in" if found else "layers have no types, and differ in"
-        raise wrong_value(f"layer must be given, because {why} {listed.key}; got layer=None")
+        whose = f" of type {layer_type!r}" if of_type else f", none of which is known to be of type {layer_type!r},"
+        raise wrong_value(f"layer must be given, because layers{whose} differ in {listed.key}; got layer=None")
     return True in found
 
 

@@ -317,7 +317,7 @@ def _read_part(
     # Layers that do not differ after all have no type, or the only one.
     whole = _attempt(lambda: _read_part(mapping, model_type, family, all_layers))
     if isinstance(whole, tuple) and whole[0] == rope:
-        return rope, replace(provenance, layer_type=whole[1].layer_type, is_windowed=whole[1].is_windowed)
+        return rope, replace(provenance, layer_type=whole[1].layer_type)
     return rope, provenance if provenance.layer_type else replace(provenance, layer=choice.layer)
 
 
@@ -372,7 +372,7 @@ def _read_layer(keys: Keys, family: Family, choice: Selection) -> tuple[RotaryEm
         layer_type=row_type,
         has_own_types=has_own_types(keys, family),
         sliding_window=window,
-        is_windowed=is_windowed or layer_type in WITH_WINDOW,
+        is_windowed=is_windowed or (layer_type in WITH_WINDOW and row_type != layer_type),
     )
 
 

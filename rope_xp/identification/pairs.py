@@ -140,21 +140,10 @@ class Rotations(NamedTuple):
         known = self.frequencies()
         if known.until is not None:
             return known.until
-        offset, values = start_of(known, self.roundoff)[0], self.angle
-        if offset is None:
-            values = wrapped(values - known.start)
-        angles = PairAngles(self.positions, values, known, offset, 0, self.roundoff)
-        whole = angles.precision_with(known.values, known.errors)
-        if whole.name is not None:
-            return None
-        for length in SHORTER_LENGTHS[:-1]:  # the most positions that one precision explains
-            short = self.positions < length
-            near = angles._replace(positions=self.positions[short], values=angles.values[short])
-            if near.precision_with(known.values, known.errors).name is not None:
-                # Of the positions beyond, those with errors of float32 follow too, unless all have such errors.
-                unlike = self.positions[~short & ~whole.within]
-                return int(min(unlike if len(unlike) else self.positions[~short]))
-        return None
+        angles = PairAngles(self.positions, wrapped(self.angle - known.start), known, 0, 0, self.roundoff)
+        offset, _ = start_of(known, self.roundoff)
+        ends = [angles.until, *([angles._replace(values=self.angle, offset=offset).until] if offset else [])]
+        return None if None in ends else max(filter(None, ends))
 
 
 def channels_of(matrices: np.ndarray, roundoff: float) -> Channels:
@@ -343,11 +332,26 @@ class PairAngles(NamedTuple):
         return wrapped(self.values - exact_angles(self.where, frequencies))
 
     def precision_with(self, frequencies: np.ndarray, errors: np.ndarray) -> Precision:
-        found = precision_of(self.off(frequencies), self.where, frequencies, errors, self.roundoff)
+        off, where, positions = self.off(frequencies), self.where, self.positions
+        found = before = precision_of(off, where, frequencies, errors, self.roundoff, where)
         if found.name is None and self.offset:  # which may be added to positions that are rounded
-            before = precision_of(self.off(frequencies), self.positions, frequencies, errors, self.roundoff)
-            return before if before.of_positions else found
-        return found
+            before = precision_of(off, where, frequencies, errors, self.roundoff, positions)
+        return before if before.of_positions else found
+
+    @property
+    def until(self) -> int | None:
+        values, errors = self.frequencies.values, self.frequencies.errors
+        whole = self.precision_with(values, errors)
+        if whole.name is not None:
+            return None
+        for length in SHORTER_LENGTHS[:-1]:  # the most positions that one precision explains
+            short = self.positions < length
+            near = self._replace(positions=self.positions[short], values=self.values[short])
+            if near.precision_with(values, errors).name is not None:
+                # Of the positions beyond, those with errors of float32 follow too, unless all have such errors.
+                unlike = self.positions[~short & ~whole.within]
+                return int(min(unlike if len(unlike) else self.positions[~short]))
+        return None
 
     def with_sines_exchanged(self) -> tuple["PairAngles", str]:
         """The angles if sine and cosine are exchanged, and what is exchanged and shifted, in words."""

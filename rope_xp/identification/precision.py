@@ -120,33 +120,34 @@ class Precision(NamedTuple):
 
 
 def precision_of(
-    off: np.ndarray, where: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float
+    off: np.ndarray, where: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float, given: np.ndarray
 ) -> Precision:
-    """The best precision whose error bound holds for errors "positions pairs" of angles at positions above 0."""
-    signed, off = off, np.abs(off)
-    known = 2 * error_of(roundoff) + where[:, None] * errors
-    fine = known + np.abs(where[:, None]) * errors_of_phases(frequencies, "float32")
+    """The best precision whose bound holds for errors "positions pairs" of angles. The numbers `given` are rounded."""
+    # They are the positions `where` angles are computed, or those before an offset is added.
+    signed, off, size = off, np.abs(off), np.maximum(np.abs(where), np.abs(given))[:, None]
+    known = 2 * error_of(roundoff) + size * errors
+    fine = known + size * errors_of_phases(frequencies, "float32")
     within = np.all(off <= fine, axis=1)
 
     def holds(name: str) -> bool:
-        if (off > known + np.abs(where[:, None]) * errors_of_phases(frequencies, name)).any():
+        if (off > known + size * errors_of_phases(frequencies, name)).any():
             return False
         bits = COARSE_BITS.get(name, 53)
         # Rounded products and frequencies are off from the first positions on. Else, only rounded positions are.
-        is_of_positions = roundoff <= ROUNDOFF["float32"] and bool(within[np.abs(where) <= SMALL].all())
-        held = rounded_to(bits, where) == where
+        is_of_positions = roundoff <= ROUNDOFF["float32"] and bool(within[np.abs(given) <= SMALL].all())
+        held = rounded_to(bits, given) == given
         if name in COARSE_BITS and (
             (is_of_positions and not within[held].all())
             or _are_shifted(signed[held & ~within], frequencies, known[held & ~within])
         ):
             return False
-        return not (within & _is_visible(where, bits, frequencies, fine)).any()
+        return not (within & _is_visible(given, bits, frequencies, fine)).any()
 
     name = next(filter(holds, PRECISIONS), None)
     if name == "float16" and holds("bfloat16"):  # at few positions, the bound of float16 holds for both
-        name = rounding_of(COARSE_BITS, signed, where, frequencies)
-    rounded = rounded_to(COARSE_BITS.get(name or "", 53), where)
-    rest = np.abs(wrapped(signed - (rounded - where)[:, None] * frequencies))
+        name = rounding_of(COARSE_BITS, signed, given, frequencies)
+    rounded = rounded_to(COARSE_BITS.get(name or "", 53), given)
+    rest = np.abs(wrapped(signed - (rounded - given)[:, None] * frequencies))
     return Precision(name, off.max(axis=1), within, name in COARSE_BITS and bool((rest <= fine).all()))
 
 

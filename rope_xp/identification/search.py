@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, pi
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -50,6 +50,8 @@ LOUDER = 256
 CONFIRMED_BELOW = 4096
 # Positions that are no powers of two, whose products with frequencies are rounded, and which bfloat16 rounds.
 ODD = (3, 7, 37, 101, 257, 259, 511, 1001, 2047, 4097, 10_007, 32_771, 65_537, 100_000, 131_071, 1_048_575)
+# The rotations of the longest call whose angles follow, and why those of longer calls do not.
+Longest: TypeAlias = tuple[Rotations, list[str]]
 
 
 class Matrices(NamedTuple):
@@ -222,23 +224,20 @@ class Search:
         self.conclude(is_rotation=True, relative=relative, magnitude=rotations.magnitude)
         return rotations
 
-    def _longest_rotations(self, matrices: Matrices, channels: Channels) -> tuple[Rotations, list[str]]:
+    def _longest_rotations(self, matrices: Matrices, channels: Channels) -> Longest:
         # A shorter call follows if a long one fails, if it gives another result at a position of the short call, or if
         # its angles are proportional to the first positions alone. If not even to those, a shorter call would not help,
         # and a later step ends the search. Half precision holds powers of two, before an offset is added or after it.
         blocks = matrices.values[:, channels.outputs[:, :, None], channels.inputs[:, None, :]]
         short = rotations_of(channels, matrices.positions, blocks)
         offset = start_of(short.frequencies(), short.roundoff)[0] if short.roundoff < inf else None
-        from_end = (1, 2) if offset else (1,)  # one of them is odd after the offset
-        found = self._rotations_with(channels, short, 0, from_end)
-        if found[1] and offset and isinstance(offset, int):
-            shifted = self._rotations_with(channels, short, offset, from_end)
-            found = max(found, shifted, key=lambda each: each[0].positions.max())
-        return found
+        ends = (1, 2) if offset else (1,)  # one of the last positions is odd after the offset
+        found = [self._rotations_with(channels, short, 0, ends)]
+        if found[0][1] and offset and isinstance(offset, int):
+            found.append(self._rotations_with(channels, short, offset, ends))
+        return max(found, key=lambda each: each[0].positions.max())
 
-    def _rotations_with(
-        self, channels: Channels, short: Rotations, shift: int, from_end: Sequence[int]
-    ) -> tuple[Rotations, list[str]]:
+    def _rotations_with(self, channels: Channels, short: Rotations, shift: int, ends: Sequence[int]) -> Longest:
         # Both calls have position 0 in row 0. They have position 1 in row 1, unless short positions were multiplied.
         has_position_1 = bool(short.positions[1] == 1)
         row = 1 if has_position_1 else 0
@@ -247,7 +246,7 @@ class Search:
         for seq_len in (self.seq_len, *(each for each in SHORTER_LENGTHS if each < self.seq_len)):
             if seq_len > until:
                 continue
-            odd = [each for each in (*ODD, *(seq_len - each for each in from_end)) if each < seq_len]
+            odd = [each for each in (*ODD, *(seq_len - each for each in ends)) if each < seq_len]
             long = self._rotations_at(channels, np.concatenate([powers(seq_len, shift), odd]))
             if long is None:
                 why["failure"] = f"with some longer ones {self.probe.problems.pop()}"

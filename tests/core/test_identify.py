@@ -463,20 +463,25 @@ def test_rounded_positions_are_told_from_rounded_phases(positions, phases, words
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("offset", [1, -1, 2])
+@pytest.mark.parametrize("offset", [1, -1, 2, 7, 17, -100])
 def test_half_precision_is_seen_beside_an_offset(dtype, offset):
-    """Powers of two, which half precision holds, are others after the offset."""
+    """Powers of two, which half precision holds, are others after the offset. Products are rounded at all positions."""
     w, rounds = geometric(10_000.0, 64), rounded(dtype)
     rope = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
-    for what, fn in (
-        ("Positions are rounded", lambda x, p: turned(x, rounds(p + offset)[:, None] * w)),
-        ("Positions are rounded", lambda x, p: turned(x, (rounds(p) + offset)[:, None] * w)),
-        ("Phases have", lambda x, p: turned(x, rounds((p + offset)[:, None] * w))),
-        ("Phases have", lambda x, p: turned(x, rounds(rounds(p + offset)[:, None] * rounds(w)))),
-    ):
+    angles = [
+        ("Positions are rounded", lambda p: rounds(p + offset) * w),
+        ("Positions are rounded", lambda p: (rounds(p) + offset) * w),
+    ]
+    if abs(offset) <= 2:
+        angles.append(("Phases have", lambda p: rounds((p + offset) * w)))
+        angles.append(("Phases have", lambda p: rounds(rounds(p + offset) * rounds(w))))
+    if offset in (1, 2):
+        angles.append(("Phases have", lambda p: rounds(p * w) + offset * w))
+    for words, each in angles:
+        fn = partial(lambda x, p, of: turned(x, of(p[:, None])), of=each)
         found = identify(fn, 64)
         assert (found.rope, found.offset, found.precision) == (rope, offset, np.dtype(dtype).name)
-        assert any(each.startswith(what) for each in found.reasons)
+        assert any(reason.startswith(words) for reason in found.reasons) and found.longest > 30_000
         assert {*compare(fn, rope).causes} == {"offset", "phase precision"}
 
 

@@ -113,7 +113,7 @@ class Format(NamedTuple):
     def as_config(self, keys: Keys, part: object) -> tuple[Values, Family] | None:
         place = next((place for name, place in self.readers.items() if part in (None, name)), None)
         if place is None:
-            raise wrong_value(f"part must be {' or '.join(map(repr, self.readers))} or None; got {part!r}")
+            raise wrong_value(f"part must be one of {', '.join(map(repr, self.readers))} or None; got {part!r}")
         module, name = place.split(".")
         return getattr(import_module(f"rope_xp.configs.readers.{module}"), name)(keys)
 

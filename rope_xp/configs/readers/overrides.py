@@ -92,19 +92,15 @@ class Part:
 
     @property
     def blocks(self) -> list[Values]:
-        block = self.mapping.get(self._block_key) or {}
+        block = self.mapping.get("rope_parameters") or self.mapping.get("rope_scaling") or {}
         if not self._has_types():
             return [block]
         return [each for each in block.values() if isinstance(each, dict)]
 
     def edit_blocks(self, read: Callable[[Config], Values]) -> None:
-        if name := self._block_key:
+        if name := next((key for key in BLOCK_KEYS if self.mapping.get(key)), ""):
             block = self.mapping[name]
             self.mapping = {**self.mapping, name: _each(block, read) if self._has_types() else read(block)}
-
-    @property
-    def _block_key(self) -> str:
-        return next((key for key in BLOCK_KEYS if self.mapping.get(key)), "")
 
     def _has_types(self) -> bool:  # as the reader sees it: the blocks may be null
         return bool(nested_by(Keys("the config", self.mapping), self.family))
