@@ -248,7 +248,7 @@ def _list(channels: Iterable[int]) -> str:
 
 
 def powers(seq_len: int, offset: int = 0) -> np.ndarray:
-    """The positions 0, 1, 2, 4, 8, ... below `seq_len`; with an offset, the greater ones are such a power after it."""
+    """The positions 0, 1, 2, 4, 8, ... below `seq_len`; with an offset, greater ones are such powers with it added."""
     twos = [2**k for k in range(63)]
     near = [each for each in twos if each <= max(1, 2 * abs(offset))]
     far = [each - offset for each in twos if each - offset >= 1.5 * near[-1]]

@@ -123,7 +123,7 @@ def precision_of(
     off: np.ndarray, where: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float, given: np.ndarray
 ) -> Precision:
     """The best precision whose bound holds for errors "positions pairs" of angles. The numbers `given` are rounded."""
-    # They are the positions `where` angles are computed, or those before an offset is added.
+    # These are `where`, the positions of the angles, or what they were before an offset was added.
     signed, off, size = off, np.abs(off), np.maximum(np.abs(where), np.abs(given))[:, None]
     known = 2 * error_of(roundoff) + size * errors
     fine = known + size * errors_of_phases(frequencies, "float32")

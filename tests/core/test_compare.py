@@ -182,9 +182,8 @@ ADVICE = {
     with_positions_in(ml_dtypes.bfloat16, LLAMA.replace(base=250_000.0).inv_freq): [
         OF_BASE,
         "Keep positions, frequencies (inv_freq) and their products out of bfloat16, also if the model is cast to it: "
-        "it rounds integers above 256, and products long before. identify says so if positions or frequencies "
-        "alone are rounded. Compute "
-        "position times frequency exactly or in float64.",
+        "it rounds integers above 256, and products long before. identify says so if positions or frequencies alone "
+        "are rounded. Compute position times frequency exactly or in float64.",
     ],
     LLAMA.replace(base=250_000.0): [OF_BASE],
 }
