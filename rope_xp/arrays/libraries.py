@@ -313,12 +313,16 @@ def materialized(x: Any) -> Any:
 
 def host_constant(function: Any) -> Any:
     """Mark a function of Python numbers, so that `torch.compile` calls it during tracing and does not trace it."""
-    # `torch.compiler.assume_constant_result` sets the same attribute; this imports no torch. Symbolic arguments, such
-    # as a width under ``dynamic=True``, are hashed: torch then replaces them by their values.
+    # `torch.compiler.assume_constant_result` sets the same attribute; this imports no torch. Symbolic numbers, such as a
+    # width or frequencies under ``dynamic=True``, are hashed: torch then replaces them by their values. PyTorch 2.11
+    # hashes no tuples of them.
+
+    def value(argument: Any) -> Any:
+        return tuple([*map(value, argument)]) if isinstance(argument, tuple) else next(iter({argument}))
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        return function(*[next(iter({argument})) for argument in arguments])  # making a set hashes its element
+        return function(*map(value, arguments))
 
     function._dynamo_marked_constant = True  # after `wraps`, which would copy the mark to `call`
     return call
