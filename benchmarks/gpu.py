@@ -83,7 +83,7 @@ class Device:
             sys.exit("gpu.py: a GPU must be available, or --dry must be given; got none")
         self.torch, self.dry, self.name = torch, dry, "cpu" if dry else "cuda"
         self.rounds, self.calls = (1, 1) if dry else (30, 200)
-        self.larger_than_caches = torch.empty(1 if dry else 2**28, device=self.name)  # 1 GiB
+        self.larger_than_caches = torch.empty(1 if dry else 2**30, device=self.name)  # 4 GiB
 
     @property
     def title(self):

@@ -279,14 +279,14 @@ def take_rows(table: Any, indices: Any) -> Any:
 
 
 def unstack(x: Any, *, axis: int) -> Any:
-    """The standard's `unstack` along a negative axis; not every library has it."""
+    """The standard's `unstack` along an axis that is not negative; not every library has it."""
     # Their gradients are one stack; that of indexing is a sum of zero-padded arrays.
     if is_torch(x):
         return x.unbind(axis)
     if is_jax(x):
         return sys.modules["jax"].numpy.unstack(x, axis=axis)
-    after = (slice(None),) * (-1 - axis)
-    return tuple(x[(..., index, *after)] for index in range(x.shape[axis]))
+    before = (slice(None),) * axis
+    return tuple(x[(*before, index, ...)] for index in range(x.shape[axis]))
 
 
 def has_derivatives(x: Array) -> bool:

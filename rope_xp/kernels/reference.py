@@ -107,16 +107,15 @@ def _select_rows(table: Any, positions: Any) -> Any:
 
 def split_pairs(xp: Any, x: Array, layout: str, blocks: int = 1) -> tuple[Any, Any]:
     """The first channels and the second channels of all pairs."""
-    count = x.shape[-1] // 2
+    leading, count = x.shape[:-1], x.shape[-1] // 2
     if not libraries.knows_sizes(x):
         x = _reorder(xp, x, _pair_order(count, layout, blocks))
         return x[..., :count], x[..., count:]
     if layout == "interleaved":
-        return libraries.unstack(xp.reshape(x, (*x.shape[:-1], count, 2)), axis=-1)
+        return libraries.unstack(xp.reshape(x, (*leading, count, 2)), axis=x.ndim)
     if blocks == 1:
-        return libraries.unstack(xp.reshape(x, (*x.shape[:-1], 2, count)), axis=-2)
-    leading = x.shape[:-1]
-    first, second = libraries.unstack(xp.reshape(x, (*leading, blocks, 2, count // blocks)), axis=-2)
+        return libraries.unstack(xp.reshape(x, (*leading, 2, count)), axis=x.ndim - 1)
+    first, second = libraries.unstack(xp.reshape(x, (*leading, blocks, 2, count // blocks)), axis=x.ndim)
     return xp.reshape(first, (*leading, count)), xp.reshape(second, (*leading, count))
 
 
@@ -127,7 +126,8 @@ def join_pairs(xp: Any, first: Array, second: Array, layout: str, blocks: int = 
         return _reorder(xp, libraries.concat([first, second]), np.argsort(_pair_order(count, layout, blocks)))
     if blocks > 1:
         first, second = (xp.reshape(part, (*leading, blocks, count // blocks)) for part in (first, second))
-    x = xp.stack([first, second], axis=-2 if layout == "half" else -1)
+    # An axis that is counted from the end misplaces the shards of DTensors of PyTorch 2.11, here and in `split_pairs`.
+    x = xp.stack([first, second], axis=first.ndim - 1 if layout == "half" else first.ndim)
     return xp.reshape(x, (*leading, 2 * count))
 
 
