@@ -9,7 +9,7 @@ import numpy as np
 
 from rope_xp.arrays import checks
 from rope_xp.description import properties, unit_of
-from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
+from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, NTKScaling, YarnScaling
 from rope_xp.provenance import STAYS, WITH_WINDOW
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import Lengths, is_scaled, lengths_of, whole
@@ -224,14 +224,9 @@ USUAL_BASE = 10_000.0
 
 
 def warnings_of(rope: Embedding, lengths: Lengths, context: int | None) -> tuple[str, ...]:
-    found = (
-        _base(rope),
-        _factor(rope),
-        _length_dependent(rope, context),
-        _beyond(rope, lengths, context),
-        *_not_inverted(rope, context),
-    )
-    return (*(f"{remark}." for remark in rope._provenance.remarks), *filter(None, found))
+    remarks = [f"{remark}." for remark in rope._provenance.remarks]
+    found = (_base(rope), _factor(rope), _length_dependent(rope, context), _beyond(rope, lengths, context))
+    return (*remarks, *filter(None, found), *_not_inverted(rope, context))
 
 
 def _base(rope: Embedding) -> str:
@@ -255,20 +250,28 @@ def _base(rope: Embedding) -> str:
 
 def _factor(rope: Embedding) -> str:
     """A factor that is not the ratio of the lengths. In YaRN, it is defined as this ratio (section 3.1)."""
-    stated, factor = rope._provenance.max_position_embeddings, getattr(rope.scaling, "factor", None)
-    if not isinstance(rope.scaling, (YarnScaling, LongRopeScaling)) or factor is None or stated is None:
+    provenance, factor = rope._provenance, getattr(rope.scaling, "factor", None)
+    stated, is_long = provenance.max_position_embeddings, isinstance(rope.scaling, LongRopeScaling)
+    if factor is None or stated is None or isinstance(rope.scaling, DynamicNTKScaling):
         return ""
+    ratio = stated / provenance.trained_length if provenance.extended and provenance.trained_length else 0.0
+    if isinstance(rope.scaling, NTKScaling) and factor <= ratio:
+        return f"Some pairs get new angles: a factor greater than {ratio:g} leaves fewer (YaRN, section 3.1)."
+    if factor < ratio and not is_long:
+        return f"The factor is too small for {stated:,} tokens: it must be {ratio:g} or greater."
     if isinstance(rope.scaling, LongRopeScaling) and (rope.scaling.attention_factor or rope.scaling.short_mscale):
         return ""  # nothing follows from the factor
+    if not isinstance(rope.scaling, (YarnScaling, LongRopeScaling)):
+        return ""
     original = rope.scaling.original_max_position_embeddings
     extended = whole(factor * original)
     if stated in (extended, original):  # some configs keep the original length
         return ""
-    is_yarn = isinstance(rope.scaling, YarnScaling)
-    what = "The frequencies follow" if is_yarn else "The attention factor follows"
+    what = "The attention factor follows" if is_long else "The frequencies follow"
+    length = "the extended length is" if provenance.extended else f"the {_source(rope)} states"
     return (
         f"The factor does not match the lengths: factor {factor:g} times original length {original:,} is {extended:,}, "
-        f"but the {_source(rope)} states {stated:,}. {what} from the factor."
+        f"but {length} {stated:,}. {what} from the factor."
     )
 
 

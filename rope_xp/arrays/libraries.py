@@ -313,11 +313,11 @@ def materialized(x: Any) -> Any:
 
 def host_constant(function: Any) -> Any:
     """Mark a function of Python numbers, so that `torch.compile` calls it during tracing and does not trace it."""
-    # `torch.compiler.assume_constant_result` sets the same attribute; this imports no torch. Symbolic numbers, such as a
-    # width or frequencies under ``dynamic=True``, are hashed: torch then replaces them by their values. PyTorch 2.11
-    # hashes no tuples of them.
+    # `torch.compiler.assume_constant_result` sets the same attribute; this imports no torch. Symbolic numbers, such
+    # as a width under ``dynamic=True``, are hashed: torch then replaces them by their values. PyTorch 2.11 hashes
+    # no tuple of them.
 
-    def value(argument: Any) -> Any:
+    def value(argument: object) -> object:
         return tuple([*map(value, argument)]) if isinstance(argument, tuple) else next(iter({argument}))
 
     @functools.wraps(function)

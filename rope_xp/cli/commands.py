@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
-from math import inf
 from shutil import get_terminal_size
 from typing import Unpack
 
@@ -47,7 +46,6 @@ from rope_xp.configs.reading import why_not_rotated
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, WITH_CONTEXT, Options, Target
 from rope_xp.embedding import RotaryEmbedding, RuleName
 from rope_xp.explanation import Explained, LayersExplained
-from rope_xp.extension import replaced_scaling
 from rope_xp.reports import WIDTH, Report, as_text
 from rope_xp.types import Array
 
@@ -64,9 +62,9 @@ class Commands(click.Group):
 def app() -> None:
     """Rotary position embeddings of models: what they do, and whether two are the same.
 
-    FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder that has one of
-    them, or - for the JSON on standard input. identify takes a safetensors or GGUF file, or a folder with one. Lengths
-    are numbers of tokens, such as 131072 or 128k (k is 1,024).
+    FILE is a config.json, a params.json, a GGUF, a folder that has one of them, a safetensors file in such a folder, or
+    - for the JSON on standard input. identify takes a safetensors or GGUF file, or a folder with one. Lengths are
+    numbers of tokens, such as 131072 or 128k (k is 1,024).
 
     Exit codes: 0; 1 if embeddings differ, none is found, or the report has warnings; 2 for bad input.
     """
@@ -135,9 +133,9 @@ def _shown(report: ReportT) -> ReportT:
 def compare(a: str, b: str | None, as_json: bool, **given: object) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
-    A and B are files, or module:function. --layer, --part, --layout, --seq-len and --layer-type apply to files. --flags
-    applies to B. Without B, A is compared with A plus the flags. The exit code is 1 if the two differ, and 2 if they
-    cannot be compared.
+    A and B are files, or module:function, which is called as function(x, positions), or as function(x). --layer,
+    --part, --layout, --seq-len and --layer-type apply to files. --flags applies to B. Without B, A is compared with A
+    plus the flags. The exit code is 1 if the two differ, and 2 if they cannot be compared.
 
     \b
     Example: rope-xp compare old/config.json new/config.json
@@ -168,10 +166,10 @@ def compare(a: str, b: str | None, as_json: bool, **given: object) -> int:
 def identify(file: str, head_dim: int | None, shape: str | None, like: Array | None, as_json: bool) -> int:
     """Say which format a checkpoint has, or which rotary embedding a function computes.
 
-    The function is called as function(x, positions). The usual orders of axes are tried, with arrays of NumPy first,
-    then of PyTorch and JAX if the module of the function imports them; float64, then float32. Give --shape or --like if
-    the report says that the calls fail. The exit code is 1 if no layout or no embedding is found, if the function does
-    not rotate tokens by their positions, or if the report has warnings.
+    The function is called as function(x, positions), or function(x) if it takes no more. The usual orders of axes are
+    tried, with arrays of NumPy first, then of PyTorch and JAX if the module of the function imports them; float64, then
+    float32. Give --shape or --like if the report says that the calls fail. The exit code is 1 if no layout or no
+    embedding is found, if the function does not rotate tokens by their positions, or if the report has warnings.
 
     \b
     Example: rope-xp identify model.safetensors
@@ -233,22 +231,17 @@ def extend(
                     raise click.UsageError(f"--rule must be given with {flags[name]}; got {flags[name]} alone")
             return show(_shown(choices), as_json)
         extended = rope.extend(to, rule, trained_length=trained_length, **parameters)
-        if replaced := replaced_scaling(rope, extended):
-            _note(f"warning: {replaced}")
         if target is None:
             return show(_shown(extended.explain(to)), as_json)
         writing = Options(architecture, engine_version, to if target in WITH_CONTEXT else None)
         found = settings.of_rope(extended, target, writing)
+        for warning in extended.explain(to).warnings:
+            _note(f"warning: {warning}")
     _note_what_is_left(rule, target, to, extended, found.text())
     return _print(found)
 
 
 def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbedding, text: str) -> None:
-    factor, ratio = getattr(extended.scaling, "factor", inf), to / (extended._provenance.trained_length or to)
-    if rule == "ntk" and factor <= ratio:
-        _note(f"warning: some pairs get new angles; give --factor, greater than {ratio:g} (YaRN, section 3.1)")
-    if rule not in ("ntk", "dynamic", "longrope") and factor < ratio:
-        _note(f"warning: the factor is too small for {to:,} tokens; give --factor, {ratio:g} or greater")
     if rule == "ntk" and '"alpha"' in text:
         _note(f'note: {target} has the rule ntk by the name "dynamic", with alpha as its factor')
     # transformers takes it for the length of training.

@@ -34,7 +34,7 @@ def compare(
     a, b : config, RotaryEmbedding, function or None
         A config is what `from_config` reads: a path, a mapping, or an object with `to_dict()`. Beside a GGUF file, it
         has the layout that llama.cpp's converter writes for it. A module of rope_xp stands for its value, and None for
-        no rotation. A function ``fn(x, positions)`` of any library rotates `x`.
+        no rotation. A function ``fn(x, positions)``, or ``fn(x)``, of any library rotates `x`.
     head_dim : int, optional
         The number of channels of a head. Required if neither `a` nor `b` is a value or a config.
     context : int, optional

@@ -92,7 +92,7 @@ PROPERTIES = (
         "layout",
         _layout,
         "Use the layout for which the checkpoint's projections are ordered. If the two read different pairs, "
-        "rope_xp.permute_projection reorders the projections.",
+        "rope_xp.permute_projection reorders the projections of queries and keys.",
         fields=("layout", "blocks"),
     ),
     Property(

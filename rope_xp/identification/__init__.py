@@ -29,8 +29,8 @@ def identify(
     Parameters
     ----------
     fn : callable
-        ``fn(x, positions)`` returns the rotated `x`, an array of the same shape and library. Positions are integers,
-        "seq" or "batch seq". It is called a few dozen times. What it raises is reported.
+        ``fn(x, positions)``, or ``fn(x)``, returns the rotated `x`, an array of the same shape and library. Positions
+        are integers, "seq" or "batch seq". It is called a few dozen times. What it raises is reported.
     head_dim : int
         The number of channels of `x`, even.
     shape : str, optional

@@ -1,5 +1,6 @@
 """Calls of a function `fn(x, positions)` whose shapes and library are not known. No other module calls one."""
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -372,13 +373,12 @@ def _call(fn: Function, form: Form, x: np.ndarray, positions: np.ndarray) -> Res
     try:
         with np.errstate(all="ignore"):
             integers = positions.astype("int64" if libraries.has_64_bits(form.like) else "int32")
-            y = fn(_from_host(given, form.like), libraries.from_host(integers, like=form.like))
+            y = fn(*_taken(fn, _from_host(given, form.like), libraries.from_host(integers, like=form.like)))
             _require_array(y, form.like, shape)
             host = libraries.to_host(y)
     except Failure:
         raise
     except (Exception, SystemExit) as error:
-        _require_two_arguments(fn, error)
         lines = str(error).strip().splitlines()
         raise Failure(f"it raises {type(error).__name__}" + (f": {lines[0]:.120}" if lines else "")) from error
     if not np.isfinite(host).all():
@@ -387,15 +387,16 @@ def _call(fn: Function, form: Form, x: np.ndarray, positions: np.ndarray) -> Res
     return Result(y_of_axes, libraries.dtype_name(y.dtype))
 
 
-def _require_two_arguments(fn: Function, error: BaseException) -> None:
+def _taken(fn: Function, *given: Array) -> tuple[Array, ...]:
     try:
-        signature = inspect.signature(fn)
+        signature = inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):  # not every function of C has one
-        return
-    try:
-        signature.bind(None, None)
-    except TypeError:
-        raise Failure(f"it takes {signature}; wrap it in a function that takes (x, positions)") from error
+        return given
+    for arguments in (given, given[:1]):
+        with contextlib.suppress(TypeError):
+            signature.bind(*arguments)
+            return arguments
+    raise Failure(f"it takes {signature}; wrap it in a function that takes (x, positions)")
 
 
 def _from_host(x: np.ndarray, like: Array) -> Array:

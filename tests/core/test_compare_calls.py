@@ -90,6 +90,7 @@ def test_a_counting_function_with_a_last_row_differs_from_there_on():
     for ignored in (False, True):
         report = compare(counting, ROPE, context=65_536, positions_ignored=ignored)
         assert not report.same and report.first_position == 5001
+    assert compare(lambda x: rotate(x, np.arange(len(x))), ROPE, context=4096, positions_ignored=True).same
     report = compare(lambda x, p: rotate(x, np.arange(len(x))), ROPE, context=2**18, positions_ignored=True)
     assert "All positions below 131,072 were tried, and none beyond." in report.summary
 

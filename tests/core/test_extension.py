@@ -103,7 +103,37 @@ def test_nothing_is_scaled_twice(before, after):
     text = second._provenance.extended
     assert text.startswith(f"by {after}, from 4,096 to 32,768 tokens. Its scaling was removed first: ")
     assert first.scaling.describe() in text
-    assert bool(second.explain().warnings) == (after in ("dynamic", "longrope"))  # those of cached keys
+    words = {
+        "dynamic": "The rule dynamic depends",
+        "longrope": "The rule longrope depends",
+        "ntk": "Some pairs get new",
+    }
+    assert [each.startswith(words.get(after, "none")) for each in second.explain().warnings] == [True] * (
+        after in words
+    )
+
+
+@pytest.mark.parametrize(
+    "rule, factor, words",
+    [
+        ("ntk", 8.0, "Some pairs get new angles: a factor greater than 8 leaves fewer"),
+        ("ntk", 8.5, None),
+        ("linear", 7.5, "The factor is too small for 32,768 tokens: it must be 8 or greater."),
+        ("linear", 8.0, None),
+        ("linear", 9.0, None),
+        ("yarn", 7.5, "The factor is too small for 32,768 tokens: it must be 8 or greater."),
+        ("yarn", 8.0, None),
+        (
+            "yarn",
+            9.0,
+            "The factor does not match the lengths: factor 9 times original length 4,096 is 36,864, but the "
+            "extended length is 32,768. The frequencies follow from the factor.",
+        ),
+    ],
+)
+def test_a_factor_that_is_not_the_ratio_of_lengths_is_named(rule, factor, words):
+    found = PLAIN.extend(TO, rule, trained_length=TRAINED, factor=factor).explain(TO).warnings
+    assert len(found) == (words is not None) and all(each.startswith(words) for each in found)
 
 
 # A config that states a length that its factor does not give.

@@ -187,8 +187,7 @@ NO_VALUES = {
         (lambda x, p: x * np.nan, "returns NaN or infinity"),
         (lambda x, p: x.no_such_name, "raises AttributeError: .*no_such_name"),
         (lambda x, p: exit(3), "raises SystemExit"),
-        (lambda x: x, r"takes \(x\); wrap it in a function that takes \(x, positions\)"),
-        (lambda x, cos, sin: x, r"takes \(x, cos, sin\); wrap it in a function"),
+        (lambda x, cos, sin: x, r"takes \(x, cos, sin\); wrap it in a function that takes \(x, positions\)"),
         (lambda *of: len(*of), "raises TypeError: len"),
         (next, "raises TypeError: .*iterator"),
         # Near positions are one group, so that only far ones show that each token gets the result of the one before.
@@ -208,6 +207,7 @@ UP_TO = [
 FUNCTIONS = [
     *((fn, words, {"rope": None, "is_rotation": key}) for key, rows in NO_VALUES.items() for fn, words in rows),
     *((fn, words, {"rope": ROPE, "longest": longest}) for fn, words, longest in UP_TO),
+    (lambda x: good(x, np.arange(x.shape[-2])), "but it ignores positions", {"rope": ROPE, "positions_ignored": True}),
 ]
 
 

@@ -96,8 +96,8 @@ def _regular_file(path: Path) -> Path:
     if not exists:
         raise wrong(
             FileNotFoundError,
-            f"config must be a config.json on this machine, or its folder (download a model of the Hub "
-            f"first); got {str(path)!r}, which does not exist",
+            "config must be a config.json, params.json or GGUF file on this machine, or a folder with one (download a "
+            f"model of the Hub first); got {str(path)!r}, which does not exist",
         )
     if not regular:
         raise wrong_value(f"config must be a regular file; got {str(path)!r}")
