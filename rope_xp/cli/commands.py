@@ -122,7 +122,7 @@ def _shown(report: ReportT) -> ReportT:
     click.option(
         "--tolerance",
         type=float,
-        help="The accepted change of a score of two vectors of length 1; by default 0.001, or 8 roundings of 16 bits.",
+        help="The accepted change of a score of two vectors of length 1; by default 0.001, or in 16 bits 8 roundings.",
     ),
     CALLS,
     click.option("--positions-ignored", is_flag=True, help="Accept a function that ignores its positions."),

@@ -147,7 +147,7 @@ CALLS = options(
         "--like",
         type=array_of,
         metavar="LIBRARY[:DTYPE]",
-        help="Library and dtype of x, such as torch:bfloat16. By default, some are tried.",
+        help="Library and dtype of x, such as torch:bfloat16. By default NumPy, or what its module imports.",
     ),
 )
 # The parameters of scaling rules, as their classes have them.
