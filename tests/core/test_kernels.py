@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from itertools import product
+from itertools import permutations, product
 from threading import Barrier
 
 import array_api_strict
@@ -203,6 +203,23 @@ def test_one_number_for_many_places_is_read(xp, kernel):
     call = partial(apply_rotary_pos_emb, layout="half", seq_dim=1)
     reference = call(xp.array(np.tile(xp.numpy(x), (2, 1, 3, 1)), "float32"), wide, kernel="reference")
     assert_numbers(xp, call(many, wide, kernel=kernel), reference, ONE_ROUNDING)
+
+
+@pytest.mark.where(lambda xp: xp.name in WRITABLE)
+def test_sines_and_cosines_in_another_order_of_memory(xp, kernel):
+    """Each has strides of its own, along all axes of tokens."""
+    x, (sin, cos) = xp.random(2, 3, 4, 5, 14), xp.tables(radians(2, 3, 4, 7))
+    call = partial(apply_rotary_pos_emb, x, layout="half", seq_dim=2)
+    reference = call((sin, cos), kernel="reference")
+    for order in permutations(range(3)):
+        others = []
+        for table in (sin, cos):
+            host = np.ascontiguousarray(xp.numpy(table).transpose(*order, 3))
+            back = (*np.argsort(order).tolist(), 3)
+            moved = xp.array(host, "float32")
+            others.append(moved.permute(back) if xp.name == "torch" else moved.transpose(back))
+        for given in ((others[0], cos), (sin, others[1])):
+            assert_numbers(xp, call(given, kernel=kernel), reference, ONE_ROUNDING)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transforms import TRANSFORMS, dual, loss
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, fixed_pos_embedding, kernels
-from rope_xp.arrays import libraries, memory
+from rope_xp.arrays import libraries, memory, threads
 
 random = LIBRARIES["torch"].random
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
@@ -99,6 +99,25 @@ def test_nothing_is_saved_but_the_tables(by):
     with torch.autograd.graph.saved_tensors_hooks(lambda kept: saved.append(kept) or kept, lambda kept: kept):
         rotate(x, kernel=by)
     assert {each.data_ptr() for each in saved} == {table.data_ptr() for table in SINCOS} and len(saved) == 2
+
+
+@pytest.mark.parametrize("by", ["reference", *KERNELS])
+def test_results_need_a_gradient_where_their_tensor_does(by):
+    rope, leaf = RotaryEmbedding(head_dim=12, layout="half", base=1e4, kernel=by), X[..., :12].clone().requires_grad_()
+    for arrays in 2 * ((leaf, X[..., :12]), (X[..., :12], leaf), (leaf, leaf)):  # later calls find their plans
+        assert [y.requires_grad for y in rope(*arrays, sincos=SINCOS, seq_dim=0)] == [x is leaf for x in arrays]
+
+
+def test_the_kernel_has_the_threads_that_pytorch_is_set_to_use(monkeypatch):
+    counts, before = [], torch.get_num_threads()
+    monkeypatch.setattr(threads, "run", lambda entry, job, parts, count, *kept: counts.append(count))
+    try:
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            rotate(random(512, 64, 14), *tables(rows=512))
+    finally:
+        torch.set_num_threads(before)
+    assert counts == [1, 3]
 
 
 @pytest.mark.parametrize("by", ["reference", *KERNELS])
