@@ -9,7 +9,7 @@ import numpy as np
 
 from rope_xp.arrays import checks
 from rope_xp.description import properties, unit_of
-from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, NTKScaling, YarnScaling
+from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
 from rope_xp.provenance import STAYS, WITH_WINDOW
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import Lengths, is_scaled, lengths_of, whole
@@ -122,6 +122,10 @@ def unseen_from(rope: Embedding, pairs: list[ScaledPair], trained: int | None) -
     return {pair.number: pair.unseen_from(trained) for pair in pairs if pair.completes_turn(trained) is False}
 
 
+def count_unseen(unseen: Mapping[int, int], length: int | None) -> int:
+    return sum(position < length for position in unseen.values()) if length else 0
+
+
 def _wavelengths(frequencies: Iterable[float | None]) -> Range | None:
     return _range([2 * pi / w for w in frequencies if w])
 
@@ -225,8 +229,8 @@ USUAL_BASE = 10_000.0
 
 def warnings_of(rope: Embedding, lengths: Lengths, context: int | None) -> tuple[str, ...]:
     remarks = [f"{remark}." for remark in rope._provenance.remarks]
-    found = (_base(rope), _factor(rope), _length_dependent(rope, context), _beyond(rope, lengths, context))
-    return (*remarks, *filter(None, found), *_not_inverted(rope, context))
+    found = _base(rope), _factor(rope), _new_angles(rope, lengths), length_dependent(rope, context)
+    return (*remarks, *filter(None, (*found, _beyond(rope, lengths, context))), *_not_inverted(rope, context))
 
 
 def _base(rope: Embedding) -> str:
@@ -251,28 +255,31 @@ def _base(rope: Embedding) -> str:
 def _factor(rope: Embedding) -> str:
     """A factor that is not the ratio of the lengths. In YaRN, it is defined as this ratio (section 3.1)."""
     provenance, factor = rope._provenance, getattr(rope.scaling, "factor", None)
-    stated, is_long = provenance.max_position_embeddings, isinstance(rope.scaling, LongRopeScaling)
-    if factor is None or stated is None or isinstance(rope.scaling, DynamicNTKScaling):
+    stated = provenance.max_position_embeddings
+    if not isinstance(rope.scaling, (YarnScaling, LongRopeScaling)) or factor is None or stated is None:
         return ""
-    ratio = stated / provenance.trained_length if provenance.extended and provenance.trained_length else 0.0
-    if isinstance(rope.scaling, NTKScaling) and factor <= ratio:
-        return f"Some pairs get new angles: a factor greater than {ratio:g} leaves fewer (YaRN, section 3.1)."
-    if factor < ratio and not is_long:
-        return f"The factor is too small for {stated:,} tokens: it must be {ratio:g} or greater."
     if isinstance(rope.scaling, LongRopeScaling) and (rope.scaling.attention_factor or rope.scaling.short_mscale):
         return ""  # nothing follows from the factor
-    if not isinstance(rope.scaling, (YarnScaling, LongRopeScaling)):
-        return ""
     original = rope.scaling.original_max_position_embeddings
     extended = whole(factor * original)
     if stated in (extended, original):  # some configs keep the original length
         return ""
-    what = "The attention factor follows" if is_long else "The frequencies follow"
+    what = "The frequencies follow" if isinstance(rope.scaling, YarnScaling) else "The attention factor follows"
     length = "the extended length is" if provenance.extended else f"the {_source(rope)} states"
     return (
         f"The factor does not match the lengths: factor {factor:g} times original length {original:,} is {extended:,}, "
         f"but {length} {stated:,}. {what} from the factor."
     )
+
+
+def _new_angles(rope: Embedding, lengths: Lengths) -> str:
+    # What LongRoPE and dynamic NTK show follows from lists, and from the length.
+    provenance = rope._provenance
+    if not provenance.extended or isinstance(rope.scaling, (DynamicNTKScaling, LongRopeScaling)):
+        return ""
+    new = count_unseen(unseen_from(rope, scaled_pairs(rope), lengths.trained), provenance.max_position_embeddings)
+    fewer = "a greater factor leaves fewer (YaRN, section 3.1)"
+    return f"{new} of {rope.pairs} pairs get angles that training did not show; {fewer}." if new else ""
 
 
 class Sequences(NamedTuple):
@@ -303,7 +310,7 @@ def sequences_of(rope: Embedding) -> Sequences:
     return Sequences()
 
 
-def _length_dependent(rope: Embedding, context: int | None) -> str:
+def length_dependent(rope: Embedding, context: int | None) -> str:
     sequences = sequences_of(rope)
     if sequences == Sequences():
         return ""
@@ -445,7 +452,7 @@ def _angles(it: "Explanation") -> Sequence[str]:
     until = "" if first == last else f" for one pair, and at {last:,} for the last"
     sequences = sequences_of(it.rope)
     context = it.context if sequences.most is None else sequences.most
-    reached = sum(position < context for position in unseen.values()) if context else 0
+    reached = count_unseen(unseen, context)
     have = f"{reached} pair{'s have' if reached > 1 else ' has'}" if reached else "no pair has"
     within, begin = f"Within a context of {it.context:,} {unit}s", f"begin at position {first:,}{until}"
     if sequences.most is not None:  # longer ones have other frequencies

@@ -8,7 +8,7 @@ from rope_xp import frequencies
 from rope_xp.arrays import checks
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, is_written
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import THESE_LAYERS, scaled_pairs, shown_length, unseen_from, windowed_layers
+from rope_xp.explanation import THESE_LAYERS, count_unseen, scaled_pairs, shown_length, unseen_from, windowed_layers
 from rope_xp.provenance import STAYS, Provenance, with_provenance
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import lengths_of
@@ -441,7 +441,7 @@ def _choice(rope: Embedding, rule: str, trained: int, to: int) -> Choice:
     # No rule of METHODS stops a pair.
     divisors = [pair.divisor for pair in pairs if pair.divisor is not None]
     treated = Counter(pair.treatment(to / trained) for pair in pairs)
-    new_angles = sum(position < to for position in unseen_from(rope, pairs, trained).values())
+    new_angles = count_unseen(unseen_from(rope, pairs, trained), to)
     counts = treated["kept"], treated["blended"], treated["interpolated"]
     numbers = (*counts, min(divisors), max(divisors), new_angles, result.attention_factor)
     return Choice(rule, *texts, result, *numbers)

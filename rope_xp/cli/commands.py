@@ -26,7 +26,6 @@ from rope_xp.cli.options import (
     WRITING,
     Command,
     Programs,
-    ReportT,
     Wanted,
     about,
     config,
@@ -37,15 +36,15 @@ from rope_xp.cli.options import (
     no_embedding,
     options,
     placed,
-    report_in_options,
     require_one_stdin,
+    with_flags,
 )
 from rope_xp.cli.settings import Settings
 from rope_xp.configs.every_layer import LayerGroup, groups_of
 from rope_xp.configs.reading import why_not_rotated
 from rope_xp.configs.writers import FOLLOWING_LENGTH, TARGETS, WITH_CONTEXT, Options, Target
 from rope_xp.embedding import RotaryEmbedding, RuleName
-from rope_xp.explanation import Explained, LayersExplained
+from rope_xp.explanation import Explained, LayersExplained, length_dependent
 from rope_xp.reports import WIDTH, Report, as_text
 from rope_xp.types import Array
 
@@ -90,7 +89,9 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
     context = context or place["seq_len"]
     explained = [
         Explained(
-            each.name, each.layers, each.rope and _shown(each.rope.explain(context, trained_length=trained_length))
+            each.name,
+            each.layers,
+            each.rope and with_flags(each.rope.explain(context, trained_length=trained_length)),
         )
         for each in found
     ]
@@ -107,11 +108,6 @@ def _groups(file: str, place: Wanted, may_lack: bool = False) -> list[LayerGroup
         if not may_lack and all(each.rope is None for each in found):
             raise no_embedding(file, why_not_rotated(given, place["part"]))
     return found
-
-
-def _shown(report: ReportT) -> ReportT:
-    """A report whose sentences name options of the command that runs."""
-    return report_in_options(report, click.get_current_context().command)
 
 
 @app.command()
@@ -151,12 +147,11 @@ def compare(a: str, b: str | None, as_json: bool, **given: object) -> int:
             raise click.UsageError("B must be given, or --flags with a file A; got A alone")
         values *= 2
     if place and all(map(callable, values)):
-        flags = flags_of(click.get_current_context().command)
-        raise click.UsageError(f"one of the two must be a file with {flags[next(iter(place))]}; got two functions")
+        raise click.UsageError(f"one of the two must be a file with {flags_of()[next(iter(place))]}; got two functions")
     # What `from_config` says of a path names it.
     with about("-", "from_config: "):
         report = rope_xp.compare(*values, options=place, **calls)
-    show(_shown(report), as_json)
+    show(with_flags(report), as_json)
     return 0 if report.same else 1 if report.comparable else 2
 
 
@@ -177,17 +172,16 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
     Example: rope-xp identify my_model:half --head-dim 64 --like torch:bfloat16
     """
     if not is_function(file):
-        flags = flags_of(click.get_current_context().command)
         for name, value in (("head_dim", head_dim), ("shape", shape), ("like", like)):
             if value is not None:
-                raise click.UsageError(f"{flags[name]} must be given with module:function; got {file}")
+                raise click.UsageError(f"{flags_of()[name]} must be given with module:function; got {file}")
         found = rope_xp.identify_checkpoint(file)
         unknown = {"embedding: cannot tell", "embedding: none"}.intersection(dict(found.conclusions))
-        return show(_shown(found), as_json) or int(found.layout is None or bool(unknown))
+        return show(with_flags(found), as_json) or int(found.layout is None or bool(unknown))
     if head_dim is None:
         raise click.UsageError("--head-dim must be given for a function")
     report = rope_xp.identify(function(file), head_dim, shape=shape, like=like)
-    return show(_shown(report), as_json) or int(report.rope is None or bool(report.flaw))
+    return show(with_flags(report), as_json) or int(report.rope is None or bool(report.flaw))
 
 
 @app.command()
@@ -210,7 +204,7 @@ def extend(
     """Extend the context of a model. Without --rule, recommend one, and list what each does.
 
     The new length must be greater than the length with the present scaling. If a rule replaces a scaling with which the
-    model may have been trained, a warning says so. The exit code is 1 if the report has warnings; with --for, it is 0.
+    model may have been trained, a warning says so. With warnings, the exit code is 1; with --for, they go to stderr.
 
     \b
     Example: rope-xp extend config.json --to 128k
@@ -225,20 +219,20 @@ def extend(
             raise no_embedding(file, why_not_rotated(values, place.get("part")))
         if rule is None:
             choices = rope.extend(to, trained_length=trained_length)
-            flags = flags_of(click.get_current_context().command)
             for name in ("target", *parameters):
                 if name in parameters or target is not None:
-                    raise click.UsageError(f"--rule must be given with {flags[name]}; got {flags[name]} alone")
-            return show(_shown(choices), as_json)
+                    raise click.UsageError(f"--rule must be given with {flags_of()[name]}; got no --rule")
+            return show(with_flags(choices), as_json)
         extended = rope.extend(to, rule, trained_length=trained_length, **parameters)
         if target is None:
-            return show(_shown(extended.explain(to)), as_json)
+            return show(with_flags(extended.explain(to)), as_json)
         writing = Options(architecture, engine_version, to if target in WITH_CONTEXT else None)
         found = settings.of_rope(extended, target, writing)
         for warning in extended.explain(to).warnings:
-            _note(f"warning: {warning}")
+            if warning != length_dependent(extended, to):  # programs have no `rerotate`
+                _note(f"warning: {warning}")
     _note_what_is_left(rule, target, to, extended, found.text())
-    return _print(found)
+    return _print(found, as_json)
 
 
 def _note_what_is_left(rule: str, target: Target, to: int, extended: RotaryEmbedding, text: str) -> None:

@@ -341,8 +341,9 @@ ADVICE = (
 )
 
 
-def flags_of(command: click.Command) -> dict[str, str]:
-    """The options of a command, by the names of their values."""
+def flags_of(command: click.Command | None = None) -> dict[str, str]:
+    """The options of a command, by default of the one that runs, by the names of their values."""
+    command = command or click.get_current_context().command
     return {str(each.name): each.opts[-1] for each in command.params if isinstance(each, click.Option)}
 
 
@@ -361,9 +362,9 @@ def in_options(message: str, command: click.Command) -> str:
     return message
 
 
-def report_in_options(report: ReportT, command: click.Command) -> ReportT:
-    """A report whose sentences name options of a command, where they name `arguments` or give advice in Python."""
-    flags = flags_of(command)
+def with_flags(report: ReportT) -> ReportT:
+    """A report whose sentences name options of the command that runs, where they name arguments or advise in Python."""
+    flags = flags_of()
 
     def changed(text: str) -> str:
         return re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), with_advice(text))

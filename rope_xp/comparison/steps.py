@@ -168,7 +168,7 @@ def subject_of(label: str, given: object, arguments: Values) -> Subject:
     if not callable(given) or isinstance(given, type):
         raise wrong_type(
             f"{label} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
-            f"function fn(x, positions); got {type(given).__name__}"
+            f"function fn(x, positions), or fn(x); got {type(given).__name__}"
         )
     function = given.func if isinstance(given, partial) else given
     code = getattr(inspect.unwrap(function), "__code__", None)

@@ -14,7 +14,7 @@ from rope_xp.identification.behaviour import Complex, Map, complex_of
 from rope_xp.identification.precision import ROUNDOFF, noise
 from rope_xp.types import Array
 
-Function: TypeAlias = Callable[[Any, Any], Any]  # fn(x, positions)
+Function: TypeAlias = Callable[..., Any]  # fn(x, positions), or fn(x)
 
 # How far two results at these positions may be apart, along the direction of a number.
 Limit: TypeAlias = Callable[[np.ndarray, int], float | np.ndarray]
@@ -84,7 +84,7 @@ class Trial(NamedTuple):
 
 
 class Probe:
-    """A function `fn(x, positions)`, called with host arrays in the shapes and the library that it accepts."""
+    """A function, called with host arrays in the shapes and the library that it accepts."""
 
     # What trial calls have shown:
     # - `follows`: what decides the result of a row, besides its channels:
@@ -390,6 +390,8 @@ def _call(fn: Function, form: Form, x: np.ndarray, positions: np.ndarray) -> Res
 def _taken(fn: Function, *given: Array) -> tuple[Array, ...]:
     try:
         signature = inspect.signature(fn, follow_wrapped=False)
+        if any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()):
+            signature = inspect.signature(getattr(fn, "forward", fn))  # of what is wrapped, or of a module of PyTorch
     except (TypeError, ValueError):  # not every function of C has one
         return given
     for arguments in (given, given[:1]):

@@ -103,37 +103,41 @@ def test_nothing_is_scaled_twice(before, after):
     text = second._provenance.extended
     assert text.startswith(f"by {after}, from 4,096 to 32,768 tokens. Its scaling was removed first: ")
     assert first.scaling.describe() in text
-    words = {
-        "dynamic": "The rule dynamic depends",
-        "longrope": "The rule longrope depends",
-        "ntk": "Some pairs get new",
-    }
+    words = {"dynamic": "The rule dynamic dep", "longrope": "The rule longrope dep", "ntk": "8 of 32 pairs get angles"}
     assert [each.startswith(words.get(after, "none")) for each in second.explain().warnings] == [True] * (
         after in words
     )
 
 
+WINDOWS = {"model_type": "mistral", "head_dim": 64, "max_position_embeddings": TRAINED, "sliding_window": TRAINED}
+NEW, MATCH = "pairs get angles that training did not show; a greater factor", "The factor does not match the lengths: "
+
+
 @pytest.mark.parametrize(
     "rule, factor, words",
     [
-        ("ntk", 8.0, "Some pairs get new angles: a factor greater than 8 leaves fewer"),
-        ("ntk", 8.5, None),
-        ("linear", 7.5, "The factor is too small for 32,768 tokens: it must be 8 or greater."),
-        ("linear", 8.0, None),
-        ("linear", 9.0, None),
-        ("yarn", 7.5, "The factor is too small for 32,768 tokens: it must be 8 or greater."),
-        ("yarn", 8.0, None),
+        ("ntk", 8.0, [f"8 of 32 {NEW}"]),
+        ("ntk", 8.1, [f"8 of 32 {NEW}"]),
+        ("ntk", 30.0, []),
+        ("linear", 7.5, [f"9 of 32 {NEW}"]),
+        ("linear", 8.0, []),
+        ("linear", 9.0, []),
         (
             "yarn",
-            9.0,
-            "The factor does not match the lengths: factor 9 times original length 4,096 is 36,864, but the "
-            "extended length is 32,768. The frequencies follow from the factor.",
+            7.5,
+            [f"{MATCH}factor 7.5 times original length 4,096 is 30,720, but the extended", f"9 of 32 {NEW}"],
         ),
+        ("yarn", 8.0, []),
+        ("yarn", 9.0, [f"{MATCH}factor 9 times original length 4,096 is 36,864, but the extended length is 32,768."]),
     ],
 )
-def test_a_factor_that_is_not_the_ratio_of_lengths_is_named(rule, factor, words):
+def test_a_factor_that_does_not_fit_the_lengths_has_a_warning(rule, factor, words):
+    """Of angles, where there are new ones: not where layers have a window, or where all pairs complete a turn."""
     found = PLAIN.extend(TO, rule, trained_length=TRAINED, factor=factor).explain(TO).warnings
-    assert len(found) == (words is not None) and all(each.startswith(words) for each in found)
+    assert len(found) == len(words) and all(map(str.startswith, found, words))
+    for rope, trained in ((from_config(WINDOWS), TRAINED), (PLAIN, 2**20)):
+        found = rope.extend(8 * trained, rule, trained_length=trained, factor=factor).explain().warnings
+        assert len(found) == (rule == "yarn" and factor != 8.0)
 
 
 # A config that states a length that its factor does not give.

@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from functools import partial
+from functools import partial, wraps
 from math import pi
 
 import ml_dtypes
@@ -204,10 +204,40 @@ UP_TO = [
     *((lambda x, p, n=n: good(x, limited(p, n)), f"is beyond {n}", n - 1) for n in (2**16, 2**17, 2**20)),
     (lambda x, p: good(x, np.minimum(p, 511)), "at 512 the angles do not follow", 511),
 ]
+
+
+def counted(x, *, key=None):
+    return good(x, np.arange(x.shape[-2]))
+
+
+def of_any(x):
+    @wraps(x)
+    def call(*arguments, **options):
+        return x(*arguments, **options)
+
+    return call
+
+
+@wraps(counted)
+def narrowed(x, positions):
+    return good(x, positions)
+
+
+class Module:  # as those of PyTorch
+    def forward(self, x):
+        return counted(x)
+
+    def __call__(self, *arguments, **options):
+        return self.forward(*arguments, **options)
+
+
+OF_X_ALONE = [counted, of_any(counted), partial(counted, key=1), Module()]
+WRAPPERS = [narrowed, of_any(good)]
 FUNCTIONS = [
     *((fn, words, {"rope": None, "is_rotation": key}) for key, rows in NO_VALUES.items() for fn, words in rows),
     *((fn, words, {"rope": ROPE, "longest": longest}) for fn, words, longest in UP_TO),
-    (lambda x: good(x, np.arange(x.shape[-2])), "but it ignores positions", {"rope": ROPE, "positions_ignored": True}),
+    *((fn, "but it ignores positions", {"rope": ROPE, "positions_ignored": True}) for fn in OF_X_ALONE),
+    *((fn, "All positions below 4,096 were tried", {"rope": ROPE, "positions_ignored": False}) for fn in WRAPPERS),
 ]
 
 
