@@ -2,7 +2,7 @@
 
 import re
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import product
 
@@ -30,6 +30,16 @@ KERNELS = ["blocked", "numba"]
 
 def tables(dtype=torch.float32, rows=5):
     return LIBRARIES["torch"].tables(radians(rows, 6), dtype)
+
+
+@contextmanager
+def threads_of_pytorch(number):
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 X, SINCOS = random(5, 3, 14), tables()
@@ -109,15 +119,23 @@ def test_results_need_a_gradient_where_their_tensor_does(by):
 
 
 def test_the_kernel_has_the_threads_that_pytorch_is_set_to_use(monkeypatch):
-    counts, before = [], torch.get_num_threads()
+    counts = []
     monkeypatch.setattr(threads, "run", lambda entry, job, parts, count, *kept: counts.append(count))
-    try:
-        for number in (1, 3):
-            torch.set_num_threads(number)
+    for number in (1, 3):
+        with threads_of_pytorch(number):
             rotate(random(512, 64, 14), *tables(rows=512))
-    finally:
-        torch.set_num_threads(before)
     assert counts == [1, 3]
+
+
+def test_threads_do_not_share_memory_for_rows():
+    """Rows that are read and written in other orders of channels."""
+    x, sincos = random(2**14, 8, 14), tables(rows=2**14)
+    truth = rotate(x, *sincos, layout="interleaved_to_half", kernel="reference")
+    with threads_of_pytorch(5):
+        for _ in range(5):
+            found = x.clone()
+            rotate_inplace(found, *sincos, layout="interleaved_to_half")
+            assert torch.equal(found, truth)
 
 
 @pytest.mark.parametrize("by", ["reference", *KERNELS])
