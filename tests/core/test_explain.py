@@ -83,6 +83,10 @@ def test_the_last_column_of_a_table_has_its_share_of_80(lengths):
     assert "".join(lines).count("a") == sum(lengths) and "".join(lines).count("b") == 60
 
 
+def test_markdown_has_a_header_that_is_as_wide_as_the_rows():
+    assert Rows([("a", "b|c")]).to_markdown().splitlines()[-3:] == ["|  |  |", "| --- | --- |", "| a | b\\|c |"]
+
+
 def test_learned_frequencies_are_not_read(xp):
     """Arrays of NumPy become floats, which are known."""
     report = embedding(base=None, inv_freq=xp.array(np.ones(7), "float32")).explain(1000)
