@@ -147,7 +147,7 @@ CALLS = options(
         "--like",
         type=array_of,
         metavar="LIBRARY[:DTYPE]",
-        help="Library and dtype of x, such as torch:bfloat16. By default NumPy, or what its module imports.",
+        help="Library and dtype of x, such as torch:bfloat16. By default NumPy, or what the function's module imports.",
     ),
 )
 # The parameters of scaling rules, as their classes have them.

@@ -373,7 +373,7 @@ def _call(fn: Function, form: Form, x: np.ndarray, positions: np.ndarray) -> Res
     try:
         with np.errstate(all="ignore"):
             integers = positions.astype("int64" if libraries.has_64_bits(form.like) else "int32")
-            y = fn(*_taken(fn, _from_host(given, form.like), libraries.from_host(integers, like=form.like)))
+            y = fn(*_arguments_for(fn, _from_host(given, form.like), libraries.from_host(integers, like=form.like)))
             _require_array(y, form.like, shape)
             host = libraries.to_host(y)
     except Failure:
@@ -387,7 +387,7 @@ def _call(fn: Function, form: Form, x: np.ndarray, positions: np.ndarray) -> Res
     return Result(y_of_axes, libraries.dtype_name(y.dtype))
 
 
-def _taken(fn: Function, *given: Array) -> tuple[Array, ...]:
+def _arguments_for(fn: Function, *given: Array) -> tuple[Array, ...]:
     try:
         signature = inspect.signature(fn, follow_wrapped=False)
         if any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()):
