@@ -119,3 +119,12 @@ def test_real_positions(xp, kernel, positions, quarters):
         np.testing.assert_array_equal(table[: len(whole)], of_integers)
         np.testing.assert_array_equal(np.isnan(table), np.isnan(exact))
         assert np.isnan(table[-3:]).all() and np.nanmax(np.abs(table - exact)) <= 2 * APART
+
+
+@pytest.mark.parametrize("dtype, of_tables", [("int64", "float32"), ("float16", "float32"), ("float64", "float64")])
+def test_tables_have_the_dtype_in_which_arrays_are_rotated(dtype, of_tables):
+    """float32 also where `like` is an array of integers."""
+    rope = RotaryEmbedding(head_dim=8, layout="half", base=10_000.0)
+    for kernel in ("fastest", "blocked", "reference"):
+        sincos = rope.replace(kernel=kernel).sincos(np.arange(3), like=np.ones(2, dtype))
+        assert {table.dtype for table in sincos} == {np.dtype(of_tables)}
