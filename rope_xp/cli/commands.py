@@ -36,8 +36,8 @@ from rope_xp.cli.options import (
     no_embedding,
     options,
     placed,
+    report_in_options,
     require_one_stdin,
-    with_flags,
 )
 from rope_xp.cli.settings import Settings
 from rope_xp.configs.every_layer import LayerGroup, groups_of
@@ -91,7 +91,7 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
         Explained(
             each.name,
             each.layers,
-            each.rope and with_flags(each.rope.explain(context, trained_length=trained_length)),
+            each.rope and report_in_options(each.rope.explain(context, trained_length=trained_length)),
         )
         for each in found
     ]
@@ -151,7 +151,7 @@ def compare(a: str, b: str | None, as_json: bool, **given: object) -> int:
     # What `from_config` says of a path names it.
     with about("-", "from_config: "):
         report = rope_xp.compare(*values, options=place, **calls)
-    show(with_flags(report), as_json)
+    show(report_in_options(report), as_json)
     return 0 if report.same else 1 if report.comparable else 2
 
 
@@ -177,11 +177,11 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
                 raise click.UsageError(f"{flags_of()[name]} must be given with module:function; got {file}")
         found = rope_xp.identify_checkpoint(file)
         unknown = {"embedding: cannot tell", "embedding: none"}.intersection(dict(found.conclusions))
-        return show(with_flags(found), as_json) or int(found.layout is None or bool(unknown))
+        return show(report_in_options(found), as_json) or int(found.layout is None or bool(unknown))
     if head_dim is None:
         raise click.UsageError("--head-dim must be given for a function")
     report = rope_xp.identify(function(file), head_dim, shape=shape, like=like)
-    return show(with_flags(report), as_json) or int(report.rope is None or bool(report.flaw))
+    return show(report_in_options(report), as_json) or int(report.rope is None or bool(report.flaw))
 
 
 @app.command()
@@ -222,10 +222,10 @@ def extend(
             for name in ("target", *parameters):
                 if name in parameters or target is not None:
                     raise click.UsageError(f"--rule must be given with {flags_of()[name]}; got no --rule")
-            return show(with_flags(choices), as_json)
+            return show(report_in_options(choices), as_json)
         extended = rope.extend(to, rule, trained_length=trained_length, **parameters)
         if target is None:
-            return show(with_flags(extended.explain(to)), as_json)
+            return show(report_in_options(extended.explain(to)), as_json)
         writing = Options(architecture, engine_version, to if target in WITH_CONTEXT else None)
         found = settings.of_rope(extended, target, writing)
         for warning in extended.explain(to).warnings:

@@ -362,7 +362,7 @@ def in_options(message: str, command: click.Command) -> str:
     return message
 
 
-def with_flags(report: ReportT) -> ReportT:
+def report_in_options(report: ReportT) -> ReportT:
     """A report whose sentences name options of the command that runs, where they name arguments or advise in Python."""
     flags = flags_of()
 
