@@ -6,10 +6,12 @@ and a figure is the shortest time. A candidate that raises or gives a wrong resu
 with an error at the end. A long time is not an error. head_dim is 128 and the base is 10,000.
 """
 
+import ctypes
 import math
 import os
 import random
 import re
+import sys
 import time
 import warnings
 from dataclasses import replace
@@ -23,6 +25,12 @@ from speed_candidates import CANDIDATES, OURS, tables_of
 from speed_cases import BACKENDS, TABLES, WORKLOADS, Case, cases
 
 LARGER_THAN_CACHES = np.ones(2**25)  # 256 MiB
+# Parameters of `mallopt` in malloc.h of glibc, and their values for each kind of memory. `allocate` says why.
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
+ALLOCATION = {
+    "new": {MMAP_THRESHOLD: 2**20, MMAP_MAX: 2**16},
+    "kept": {TRIM_THRESHOLD: -1, MMAP_MAX: 0},
+}
 
 
 class Bench:
@@ -38,6 +46,7 @@ class Bench:
         for case in every[1:2] if self.quick and backend.name in ("torch.compile", "jax") else every:
             if backend.name == "torch.compile":
                 backend.functions.compiler.reset()
+            allocate(workload.memory)
             arrays = case.draw()
             references = backend.references(arrays)
             for run in references.values():  # so that it is compiled; candidates run once when they are checked
@@ -83,6 +92,17 @@ class Bench:
             self.rows.append({"backend": backend.name, "workload": "tables", "seq": workload.seq, "us": figures})
 
 
+def allocate(memory):
+    """Take the memory of each large array from the system, or keep that of arrays that are gone.
+
+    The allocator of glibc does either for arrays of up to 32 MiB, by what was freed before; then one clone takes 1 ms,
+    and the next one 20 ms. Other allocators are left as they are.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        for parameter, value in ALLOCATION[memory].items():
+            libc.mallopt(parameter, value)
+
+
 def shortest(workload, runs):
     """The shortest time of each call, in µs. Calls alternate, in a new random order in each round."""
     calls = dict.fromkeys(runs, 1)
@@ -110,19 +130,18 @@ def seconds(run, calls):
 
 def main(argv=None):
     parser = common.option_parser(__doc__)
-    workloads = [*WORKLOADS, "tables"]
+    workloads = ["tables", *WORKLOADS]
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="repeatable; default: all installed")
     parser.add_argument("--workload", action="append", choices=workloads, help="repeatable; default: all")
     arguments = parser.parse_args(argv)
     warnings.simplefilter("ignore")  # other packages warn
     installed = [name for name in BACKENDS if common.is_installed(name.partition(".")[0])]
     alike = ("long", "longest") if arguments.quick else ()  # where all are short
-    chosen = arguments.workload or [name for name in workloads if name not in alike]
-    backends = arguments.backend or installed
+    chosen = [name for name in workloads if name in (arguments.workload or {*workloads} - {*alike})]
+    backends = [BACKENDS[name]() for name in arguments.backend or installed]
     load, bench = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan, Bench(arguments.quick)
-    for name in backends:
-        backend = BACKENDS[name]()
-        for workload in chosen:
+    for workload in chosen:
+        for backend in backends:
             bench.tables(backend) if workload == "tables" else bench.run(backend, workload)
 
     libraries = ("numpy", "ml_dtypes", "numba", "torch", "jax", "jaxlib")

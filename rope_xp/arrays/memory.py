@@ -82,9 +82,9 @@ def functions(x: Any, size: int | None = None) -> Functions:
     return Functions(empty_like, empty_float32, _addresses_of_tensors, torch.Tensor.contiguous)
 
 
-# From this size on, the allocator of glibc takes fresh memory for every array. PyTorch does not ask for huge pages: a
-# fault for each 4 kB then costs more than the rotation. NumPy asks itself.
-LARGE, HUGE_PAGE = 2**25, 2**21  # bytes
+# Arrays of this size may be fresh memory, and those over 32 MB always are with the allocator of glibc. PyTorch does not
+# ask for huge pages: a fault for each 4 kB then costs more than the rotation. NumPy asks itself.
+LARGE, HUGE_PAGE = 2**23, 2**21  # bytes
 _MADV_HUGEPAGE = 14
 _advise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 if _advise is not None:
@@ -93,9 +93,9 @@ if _advise is not None:
 
 def _in_huge_pages(make: Callable[[Any], Any], given: Any) -> Any:
     x = make(given)
-    start, end = -(-x.data_ptr() // HUGE_PAGE) * HUGE_PAGE, (x.data_ptr() + x.nbytes) // HUGE_PAGE * HUGE_PAGE
-    if end > start:
-        _advise(start, end - start, _MADV_HUGEPAGE)  # pyright: ignore[reportOptionalCall]
+    before = -x.data_ptr() % HUGE_PAGE  # bytes to the next page
+    whole = max(x.nbytes - before, 0) // HUGE_PAGE * HUGE_PAGE
+    _advise(x.data_ptr() + before, whole, _MADV_HUGEPAGE)  # pyright: ignore[reportOptionalCall]
     return x
 
 

@@ -99,7 +99,7 @@ class Program(NamedTuple):
 def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> Program | None:
     """A program for arrays with the dtypes, shapes and strides of these; None if the angles need a conversion first."""
     # Arrays belong to NumPy or to torch on the CPU. Each has tables, or rows of tables and positions (see `Angles`).
-    ys = xs if inplace else [memory.empty_like(x) for x in xs]
+    ys = xs if inplace else [memory.functions(x, 0).empty_like(x) for x in xs]  # of these, only strides are read
     kinds = [libraries.dtype_name(x.dtype) for x in xs]
     if not all(_fits(kind, *group) for kind, group in zip(kinds, angles)):
         return None
