@@ -371,14 +371,15 @@ def _lengths(it: "Explanation") -> dict[str, str]:
             "stated length": f"{_tokens(stated)} (the {_source(it.rope)} does not say whether before or with scaling)",
         }
     of_config = f" (the length that the {_source(it.rope)} states)"
+    window = it.rope._provenance.sliding_window if is_windowed(it.rope, trained) else None
+    of_window = {} if window is None else {"window": _tokens(window)}
     if not is_scaled(it.rope):
-        window = it.rope._provenance.sliding_window
-        if window is not None and is_windowed(it.rope, trained):
+        if of_window:
             lengths = {"trained length": trained if trained != stated else None, "stated length": stated}
-            return {"window": _tokens(window), **{name: _tokens(each) for name, each in lengths.items() if each}}
+            return {**of_window, **{name: _tokens(each) for name, each in lengths.items() if each}}
         rows = {"trained length": _tokens(trained) + (of_config if trained == stated is not None else "")}
         return rows if extended in (None, trained) else {**rows, "extended length": _tokens(extended)}
-    rows = {"trained length": _tokens(trained) + (" before scaling" if trained is not None else "")}
+    rows = {**of_window, "trained length": _tokens(trained) + (" before scaling" if trained is not None else "")}
     if extended is None:
         return rows
     if it.rope._provenance.extended:

@@ -151,6 +151,7 @@ def assert_same(
     ...
     AssertionError: assert_same: the function rotate must agree with ... Likely cause: layout ...
     """
+    __tracebackhide__ = True  # of pytest, which would print all of this function before the message
     given, call = {"fn": fn, "rope": rope}, {"shape": shape, "like": like}
     report = _comparison(given, options, head_dim, context, tolerance, positions_ignored, call)
     if not report.same:

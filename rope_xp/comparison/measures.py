@@ -167,14 +167,14 @@ def _head_dim(a: Map, b: Map) -> int:
     return max(filter(None, (a.head_dim, b.head_dim)))
 
 
-def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int, directions: int) -> float:
+def attention_moved(a: Map, b: Map, scales: tuple[float, float], context: int, keys: int, directions: int) -> float:
     """The share of attention on other tokens with `b` than with `a`, from 0 to 1: the mean of all heads."""
-    # Of several directions of positions, that with the most. Each map rotates queries at position ``context - 1`` and
-    # keys. `scales` are multiples of the usual softmax scale.
+    # Of several directions of positions, that with the most. Each map rotates queries at position ``context - 1``, and
+    # keys at the last `keys` positions. `scales` are multiples of the usual softmax scale.
     random = np.random.default_rng(SEED)
     head_dim = _head_dim(a, b)
     tokens = min(TOKENS, ceil(MAX_NUMBERS / head_dim))
-    positions = np.unique(np.linspace(0, context - 1, min(tokens, context)).round().astype(int))
+    positions = np.unique(np.linspace(context - keys, context - 1, min(tokens, keys)).round().astype(int))
     q, k = (random.standard_normal((rows, head_dim)) for rows in (HEADS, len(positions)))
     # Each row of a direction is a head, and rotates some of the queries. Of more heads than queries, some do.
     a, b = _with_equal_rows(a, b)

@@ -39,11 +39,10 @@ class Comparison(Report):
         Whether no unit score changes by more than `tolerance` at any position below `context`.
     causes : tuple of str
         Why they differ, most likely first: "axis", "layout", "sincos order", "direction", "width", "base",
-        "attention factor", "scaling", "offset", "sections", "decay", "phase precision", "frequencies" (they differ, and
-        nothing of the above explains it), "softmax scale", "rotation" (one of the two does not rotate), "length" (a
-        function has no result at a position below `context`, and not because of float16 phases), "calls" (results of a
-        function depend on something else than the channels and the position of a row), "state" (a function keeps
-        positions of an earlier call) or "unknown". If `same` is true, causes that act only from `context` on are named.
+        "attention factor", "scaling", "offset", "sections", "decay", "phase precision", "frequencies" (nothing above
+        explains them), "softmax scale", "rotation" (one does not rotate), "length" (no result at a position below
+        `context`, and not because of float16 phases), "calls" (results depend on more than a row and its position),
+        "state" (positions of an earlier call are kept) or "unknown". If `same` is true, those that act beyond it.
     first_position : int or None
         The first position below `context`, of those that were tried, at which a unit score changes by more than 1 %.
     scores_are_same : bool or None
@@ -53,9 +52,9 @@ class Comparison(Report):
         The largest change of a unit score at the last position, ``context - 1``. None if unknown, as within the
         roundings of results in half precision, or without a result there.
     attention_moved : float or None
-        The share of attention that is on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`:
-        of random queries at the last position, to 4,096 random keys at most, spread over the context, the mean of 32
-        heads, seed 0; of several axes, along that with the most. None if they are the same, unknown, or latent heads.
+        The share of attention on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`: of one
+        random query in each of 32 heads, at the last position, to at most 4,096 random keys over the context or the
+        window. Of several axes, along that with the most. None if they are the same, unknown, or latent heads.
     context : int
         In tokens.
     tolerance : float
@@ -75,6 +74,8 @@ class Comparison(Report):
         With `flags`, what was assumed, and which of them do not do what one would expect.
     first_beyond_tolerance : int or None
         The first position at which a unit score changes by more than `tolerance`.
+    window : int or None
+        In tokens, if every config is for layers that score only keys of a window: the longest window.
     """
 
     same: bool
@@ -94,6 +95,7 @@ class Comparison(Report):
     attention_moved: float | None = None
     remarks: tuple[str, ...] = ()
     first_beyond_tolerance: int | None = None
+    window: int | None = None
 
     def sections(self) -> list[Section]:
         rows = [("a", "", self.a), ("b", "", self.b)]
@@ -106,8 +108,9 @@ class Comparison(Report):
     def _measures(self) -> list[tuple[str, str, str]]:
         if self.largest_change is None and not self.same:
             return []
+        beyond = "" if self.window is None else ", also distances beyond the window"
         rows = [
-            ("compared", "", f"{'some of ' if self.sample else ''}positions 0 to {number(self.context - 1)}"),
+            ("compared", "", f"{'some of ' if self.sample else ''}positions 0 to {number(self.context - 1)}{beyond}"),
             ("score", "", "the product of two vectors of length 1; one is rotated"),
             ("tolerance", "", f"a score may change by {self.tolerance:.2g}"),
         ]
@@ -115,7 +118,8 @@ class Comparison(Report):
             rows.append(("last position", "", f"a score changes by up to {self.largest_change:.3g}"))
         if self.attention_moved is None:
             return rows
-        share = f"{self._share} moves to other tokens (32 random queries, up to 4,096 random keys over the context)"
+        keys = "over the context" if self.window is None else f"within the window of {number(self.window)} tokens"
+        share = f"{self._share} moves to other tokens (32 random queries, up to 4,096 random keys {keys})"
         return [*rows, ("attention", "", share)]
 
     @property
@@ -134,9 +138,8 @@ class Comparison(Report):
         if self.first_position is not None:
             if self.first_beyond_tolerance is None and self.scores_are_same is False:  # there was nothing to measure
                 return "The two differ: no array fits both."
-            where = number(self.first_position)
             first = "first " if self.attention_moved is not None or self.differences else ""
-            return f"The two differ. At position {where}, scores {first}change by more than 1 %."
+            return f"The two differ. At position {number(self.first_position)}, scores {first}change by more than 1 %."
         if not self.comparable:
             return "The two could not be compared."
         if self.causes == ("softmax scale",):
@@ -163,10 +166,8 @@ class Comparison(Report):
         return f"{share:.2g} % of attention" if share > 1e-6 else "no attention"
 
     def _why(self, words: Callable[[Difference], str]) -> list[str]:
-        if not self.causes:
+        if self.causes in ((), ("unknown",)):  # the problems say what was found
             return []
-        if self.causes == ("unknown",):
-            return []  # the problems say what was found
         found = {each.cause: words(each) for each in self.differences}
         named = [found.get(cause) or IN_WORDS.get(cause, cause) for cause in self.causes]
         return [f"Likely cause{'s' if len(named) > 1 else ''}: {'; '.join(named)}."]

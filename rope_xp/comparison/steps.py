@@ -37,13 +37,13 @@ from rope_xp.configs.from_config import from_config
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, PERMUTED
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.explanation import Sequences, sequences_of
+from rope_xp.explanation import Sequences, sequences_of, shown_length
 from rope_xp.frequencies import LENGTH
 from rope_xp.identification.behaviour import Behaviour, directions_of
 from rope_xp.identification.precision import COARSE, COARSE_BITS
 from rope_xp.identification.probe import SEARCHED_INDEX, Function, Probe
 from rope_xp.modules import RotaryModule
-from rope_xp.provenance import with_provenance
+from rope_xp.provenance import Provenance, with_provenance
 from rope_xp.reports import short_repr
 from rope_xp.spectrum import lengths_of
 from rope_xp.types import Embedding, Values
@@ -115,13 +115,11 @@ def comparison(
         report = _unexplained(findings, head_dim, directions, fixed)
     else:
         report = _explained(one, other, findings, fixed)
-    problems = dict.fromkeys(problem for each in findings for problem in each.problems)
-    problems |= dict.fromkeys(
-        _of_lengths(each, other, context, each.label in bound) for each, other in ((a, b), (b, a))
-    )
+    problems = [problem for each in findings for problem in each.problems]
+    problems += [_of_lengths(each, other, context, each.label in bound) for each, other in ((a, b), (b, a))]
+    problems = tuple(dict.fromkeys(filter(None, problems)))
     remarks = (*a.remarks, *b.remarks)
     advice = () if remarks else report.advice  # what flags change may be meant
-    problems = tuple(filter(None, problems))
     return replace(report, problems=problems, sample=sample_of(findings, context), remarks=remarks, advice=advice)
 
 
@@ -147,9 +145,7 @@ def _checked_arguments(options: object) -> Values:
 
 
 def _is_config(given: object) -> bool:
-    if isinstance(given, (str, os.PathLike, Mapping)):
-        return True
-    return hasattr(given, "to_dict") and not callable(given)
+    return isinstance(given, (str, os.PathLike, Mapping)) or (hasattr(given, "to_dict") and not callable(given))
 
 
 def subject_of(label: str, given: object, arguments: Values) -> Subject:
@@ -316,11 +312,14 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Val
     if rounded:
         measured = [each if f.probe is None else with_own_factors(each, f.probe) for each, f in zip((one, other), both)]
         a, b = (each.map(directions) for each in measured)
-    is_part = any(each.rope is not None and each.rope._provenance.is_latent for each in (one, other))
-    if not is_same and not is_part:  # a function does not say which scale of the softmax goes with it
+    ropes = [each.rope for each in (one, other) if each.rope is not None]
+    if not is_same and not any(rope._provenance.is_latent for rope in ropes):
+        # A function does not say which scale of the softmax goes with it.
         scales = (one.softmax_scale, other.softmax_scale) if are_values else (1.0, 1.0)
-        moved = attention_moved(a, b, scales, context, 1 if directions is None else len(directions))
-        found["attention_moved"] = moved if isfinite(moved) else None
+        windows = [shown_length(rope, None) or context for rope in ropes if rope._provenance != Provenance()]
+        keys = min(max(windows, default=context), context)
+        moved = attention_moved(a, b, scales, context, keys, 1 if directions is None else len(directions))
+        found |= {"attention_moved": moved if isfinite(moved) else None, "window": keys if keys < context else None}
     # Of results in half precision, only the size of their differences is known.
     if not is_same or all(each.probe is None or each.probe.roundoff < COARSE for each in both):
         found["largest_change"] = change_at(a, b, context - 1)

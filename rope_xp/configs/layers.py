@@ -229,7 +229,7 @@ def window_of(keys: Keys, family: Family) -> tuple[int | None, bool]:
     of_all, is_stated = rotated is not None and not rotated(keys, 0, "full_attention"), "sliding_window" in mapping
     if name in ALWAYS_WINDOWED:
         key, usual = ALWAYS_WINDOWED[name]
-        of_all, is_stated, window = True, True, mapping.get(key, usual)
+        of_all, is_stated, window = True, True, keys.read(key) or (None if key in mapping else usual)
     is_known = type(window) is int and window > 0
     kinds = {*types_of(keys, family)} - {*NO_ATTENTION}
     of_all |= is_known and bool(kinds) and kinds <= {*WITH_WINDOW}

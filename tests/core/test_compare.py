@@ -498,6 +498,18 @@ def test_how_much_attention_moves(context):
     assert scale != 1.0 and abs(compare(SCALED, scaled, context=context).attention_moved - wanted) < 1e-9
 
 
+@pytest.mark.parametrize("windows, keys", [((50, 50), 50), ((50, 80), 80), ((50, None), 300), ((500, 500), 300)])
+def test_attention_within_a_window(windows, keys):
+    """The keys are those of the longer window, if the layers of both have one that is shorter than the context."""
+    sizes = {"hidden_size": HEAD_DIM, "num_attention_heads": 1, "max_position_embeddings": 300}
+    mistral = {"model_type": "mistral", "num_key_value_heads": 1, **sizes}
+    both = [{**mistral, "rope_theta": b, "sliding_window": window} for b, window in zip((1e4, 5e5), windows)]
+    report, wanted = compare(*both), moved(np.arange(300 - keys, 300), (plain(PLAIN), 1.0), (plain(OTHER), 1.0))
+    assert report.context == 300 and abs(report.attention_moved - wanted) < 1e-9
+    assert report.window == (keys if keys < 300 else None)
+    assert (f"random keys within the window of {keys} tokens" in " ".join(str(report).split())) == (keys < 300)
+
+
 def test_an_offset_of_both_moves_no_attention():
     report = compare(rotary(PLAIN, offset=1), ROPE)
     assert report.attention_moved < 1e-8 and "no attention moves" in report.summary
