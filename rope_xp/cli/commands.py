@@ -65,7 +65,7 @@ def app() -> None:
     - for the JSON on standard input. identify takes a safetensors or GGUF file, or a folder with one. Lengths are
     numbers of tokens, such as 131072 or 128k (k is 1,024).
 
-    Exit codes: 0; 1 if embeddings differ, none is found, or the report has warnings; 2 for bad input.
+    Exit codes: 0; 1 if embeddings differ, no embedding is found, or the report has warnings; 2 for bad input.
     """
 
 
@@ -118,7 +118,7 @@ def _groups(file: str, place: Wanted, may_lack: bool = False) -> list[LayerGroup
     click.option(
         "--tolerance",
         type=float,
-        help="The accepted change of a score of two vectors of length 1; by default 0.001, or in 16 bits 8 roundings.",
+        help="The accepted change of a score of unit vectors; by default 0.001; of results in 16 bits, 8 roundings.",
     ),
     CALLS,
     click.option("--positions-ignored", is_flag=True, help="Accept a function that ignores its positions."),
@@ -162,9 +162,9 @@ def identify(file: str, head_dim: int | None, shape: str | None, like: Array | N
     """Say which format a checkpoint has, or which rotary embedding a function computes.
 
     The function is called as function(x, positions), or function(x) if it takes no more. The usual orders of axes are
-    tried, with arrays of NumPy first, then of PyTorch and JAX if the module of the function imports them; float64, then
-    float32. Give --shape or --like if the report says that the calls fail. The exit code is 1 if no layout or no
-    embedding is found, if the function does not rotate tokens by their positions, or if the report has warnings.
+    tried, with arrays of NumPy, and of PyTorch and JAX if the function's module imports them. Give --shape or --like if
+    the report says that the calls fail. The exit code is 1 if no layout or no embedding is found, if the function does
+    not rotate tokens by their positions, or if the report has warnings.
 
     \b
     Example: rope-xp identify model.safetensors
@@ -203,8 +203,8 @@ def extend(
 ) -> int:
     """Extend the context of a model. Without --rule, recommend one, and list what each does.
 
-    The new length must be greater than the length with the present scaling. If a rule replaces a scaling with which the
-    model may have been trained, a warning says so. With warnings, the exit code is 1; with --for, they go to stderr.
+    The new length must be greater than that with the present scaling. A warning says if a rule replaces a scaling with
+    which the model may have been trained. With warnings, the exit code is 1; with --for, 0, and they go to stderr.
 
     \b
     Example: rope-xp extend config.json --to 128k
@@ -263,7 +263,7 @@ def convert(
     as_json: bool,
     **place: Unpack[Wanted],
 ) -> int:
-    """Write the embedding of a config for another program: keys as JSON, or arguments of its command line.
+    """Write the embedding of a config for another program, as JSON or as a command line.
 
     The keys for transformers belong in rope_parameters of config.json. If layers differ, the settings of all of them
     are written, by their types, if the program has them. With --to all, a page has the settings for each program, or
@@ -284,7 +284,7 @@ def convert(
         return _print(settings.of_config(groups, target, writing), as_json)
 
 
-def _print(found: Settings, as_json: bool = False) -> int:
+def _print(found: Settings, as_json: bool) -> int:
     for note in found.notes:
         _note(note)
     write(json.dumps(found.values, indent=2) if as_json else found.text())
