@@ -39,8 +39,8 @@ WORKLOADS = {
     "longest": Workload(1, (1, 1), 2**20, dtypes=("float32",), peers=False, rounds=3),
     "decode": Workload(8, (32, 8), 1, first=1000, seconds=0.3, repeat_seconds=0.001),
     "positions": Workload(8, (32, 8), 1, first=1000, given="positions", seconds=0.3, repeat_seconds=0.001),
-    "kept": Workload(1, (32, 8), 2048, memory="kept", dtypes=("float32", "bfloat16", "float16")),  # the last, as
-    # memory that the allocator has kept stays in use
+    # The last: memory that the allocator has kept is used again, whatever is asked for.
+    "kept": Workload(1, (32, 8), 2048, memory="kept", dtypes=("float32", "bfloat16", "float16")),
 }
 TABLES = (
     *(Workload(1, (1, 1), seq, seconds=0.5, repeat_seconds=0.001) for seq in (8, 256, 1024)),
