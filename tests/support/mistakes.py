@@ -544,8 +544,8 @@ def packed_calls(context):
 def largest_change(case, s=None, offset=0, context=None, series=series_of_calls):
     """The largest change of a row of x, as a part of its length, in all calls of these series.
 
-    A call that raises counts as infinite. `s` is what the program is compared with, by default its reference. Of the
-    longest call, each pair is tried alone, so that the change is that of a unit score.
+    A call that raises, or returns NaN, counts as infinite. `s` is what the program is compared with, by default its
+    reference. Of the longest call, each pair is tried alone, so that the change is that of a unit score.
     """
     s, context = s or case.setting, context or case.context
     rng, names, axes, most = np.random.default_rng(1), case.shape.split(), s.axes, 0.0
@@ -577,7 +577,7 @@ def _change(fn, case, s, x, p, offset):
     except IndexError:
         return np.inf
     far = np.linalg.norm(case.with_all_axes(y.astype(np.float64)) - truth(s, x, p + offset), axis=-1)
-    return float((far / np.linalg.norm(x, axis=-1)).max())
+    return float(np.nan_to_num(far / np.linalg.norm(x, axis=-1), nan=np.inf).max())
 
 
 def draw(rng, planted):
