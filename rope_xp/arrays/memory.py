@@ -93,9 +93,9 @@ if _advise is not None:
 
 def _in_huge_pages(make: Callable[[Any], Any], given: Any) -> Any:
     x = make(given)
-    before = -x.data_ptr() % HUGE_PAGE  # bytes to the next page
-    whole = max(x.nbytes - before, 0) // HUGE_PAGE * HUGE_PAGE
-    _advise(x.data_ptr() + before, whole, _MADV_HUGEPAGE)  # pyright: ignore[reportOptionalCall]
+    start, end = -(-x.data_ptr() // HUGE_PAGE) * HUGE_PAGE, (x.data_ptr() + x.nbytes) // HUGE_PAGE * HUGE_PAGE
+    if end > start:
+        _advise(start, end - start, _MADV_HUGEPAGE)  # pyright: ignore[reportOptionalCall]
     return x
 
 
