@@ -17,6 +17,7 @@ HALF, INTERLEAVED = LAYOUTS[:1], LAYOUTS[1:]
 OURS, IN_PLACE, WITHOUT_NUMBA = "rope_xp", "rope_xp, in place", "rope_xp, no numba"
 FORMULA = "float32 formula"  # of tables
 LLAMA, GPTJ, META = "transformers Llama", "transformers GPT-J", "Meta's product"
+USUAL = "usual formula"  # of a rotation, with no check
 
 
 class Candidate(NamedTuple):
@@ -181,6 +182,8 @@ def join_halves(xp, x):
     return xp.concatenate([-x[..., DIM // 2 :], x[..., : DIM // 2]], axis=-1)
 
 
+candidate(USUAL, "torch", layouts=HALF)(formula(join_halves))
+candidate(USUAL, "torch", layouts=INTERLEAVED)(formula(swap_neighbours))
 candidate("the notebook", "numpy", "jax", layouts=INTERLEAVED, orders=SEQ_FIRST)(formula(swap_neighbours))
 candidate("keras-hub formula", "numpy", "torch", "jax", layouts=HALF, orders=SEQ_FIRST)(formula(swap_halves))
 candidate("flax Llama formula", "numpy", "jax", layouts=HALF)(formula(join_halves, exact=True))

@@ -37,6 +37,7 @@ WORKLOADS = {
     "prefill": Workload(1, (32, 8), 2048, dtypes=("float32", "bfloat16", "float16"), trained=("float32", "bfloat16")),
     "long": Workload(1, (32, 8), 8192, rounds=3),
     "longest": Workload(1, (1, 1), 2**20, dtypes=("float32",), peers=False, rounds=3),
+    "step": Workload(1, (32, 8), 1, first=1000, seconds=0.3, repeat_seconds=0.001),
     "decode": Workload(8, (32, 8), 1, first=1000, seconds=0.3, repeat_seconds=0.001),
     "positions": Workload(8, (32, 8), 1, first=1000, given="positions", seconds=0.3, repeat_seconds=0.001),
     # The last: memory that the allocator has kept is used again, whatever is asked for.

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from common import LAYOUTS, Table
-from speed_candidates import FORMULA, GPTJ, IN_PLACE, LLAMA, META, OURS, WITHOUT_NUMBA
+from speed_candidates import FORMULA, GPTJ, IN_PLACE, LLAMA, META, OURS, USUAL, WITHOUT_NUMBA
 from speed_cases import TABLES, WORKLOADS
 
 NOTES = (
@@ -11,8 +11,8 @@ NOTES = (
     "unreliable. clone and copy: q and k copied to memory of their own, and to existing memory; on JAX, clone is one "
     "multiplication. With the allocator of glibc, each large result is in new memory, which the system has to make "
     "ready page by page; but for kept, in memory of earlier results. All libraries are loaded from the beginning. In "
-    "16 bits, transformers, keras-hub and the notebook (mesh-transformer-jax) compute in that dtype; all others in "
-    "float32, and round once."
+    "16 bits, transformers, keras-hub, the usual formula and the notebook (mesh-transformer-jax) compute in it; "
+    "all others in float32, and round once."
 )
 
 
@@ -38,6 +38,15 @@ MANY = {"workload": "tables", "backend": ("numpy", "torch"), "seq": LENGTHS[1:]}
 GOALS = (
     Goal("decode / transformers", 0.45, OURS, (LLAMA, GPTJ), rows_of("decode") | TORCH),
     Goal("decode / Meta's product", 1.0, OURS, (META,), rows_of("decode") | TORCH),
+    Goal("step without numba, f32 / usual formula", 1.0, WITHOUT_NUMBA, (USUAL,), rows_of("step", "float32") | TORCH),
+    Goal("step without numba, bf16 / usual formula", 1.5, WITHOUT_NUMBA, (USUAL,), rows_of("step", "bfloat16") | TORCH),
+    Goal(
+        "step without numba on NumPy, µs",
+        40,
+        WITHOUT_NUMBA,
+        (MICROSECOND,),
+        rows_of("step", "float32", backend="numpy"),
+    ),
     Goal("decode on NumPy, µs", 16, OURS, (MICROSECOND,), rows_of("decode", backend="numpy")),
     Goal("positions given, µs", 60, OURS, (MICROSECOND,), rows_of("positions") | TORCH),
     Goal("positions given / Llama", 1.5, OURS, (LLAMA,), rows_of("positions") | TORCH),
@@ -58,7 +67,8 @@ GOALS = (
     Goal("tables of 8 positions, µs", 30, OURS, (MICROSECOND,), MANY | {"seq": 8}),
 )
 GOALS_NOTE = (
-    "The worst of layouts, orders, dtypes and lengths, on NumPy and PyTorch. f32, bf16, 16 bits, kept: prefill; "
+    "The worst of layouts, orders, dtypes and lengths, on NumPy and PyTorch. f32, bf16, 16 bits, kept: prefill; step: "
+    "of one sequence, decode: of 8; "
     "positions given: decoding without tables; tables: of 256 positions and more."
 )
 # Workload, pass and dtype of each column.

@@ -137,6 +137,18 @@ def counted(monkeypatch):
     return Counted
 
 
+@pytest.fixture
+def in_blocks(monkeypatch):
+    """The kernel "blocked" rotates small arrays like large ones."""
+    from rope_xp.arrays import signature
+    from rope_xp.kernels import blocked
+
+    monkeypatch.setattr(blocked, "FEW", 0)
+    signature.forget_plans()
+    yield
+    signature.forget_plans()
+
+
 @pytest.fixture(scope="module")
 def one_thread():
     """One thread of PyTorch, for thousands of small products, for which more threads only wait for each other."""

@@ -207,13 +207,16 @@ def to_and_from_host(*like: Any) -> tuple[Conversion, Conversion]:
     return torch.Tensor.numpy if are_constant else (lambda x: x.detach().numpy()), torch.from_numpy
 
 
-def to_and_from_float32(like: Array) -> tuple[Conversion, Conversion]:
-    """Functions between arrays of 16 bits like this one and contiguous copies in float32. Overflow gives infinity."""
+def to_and_from_float32(like: Any) -> tuple[Conversion, Conversion]:
+    """Functions from arrays like this to float32, and back: 16 bits as contiguous copies; overflow gives infinity."""
     dtype = like.dtype
+    if like.itemsize > 2:
+        return (np.asarray, np.asarray) if libraries.is_host(like) else (lambda x: x, lambda x: x)
     if libraries.is_host(like):
-        return (lambda x: x.astype("f4")), np.errstate(over="ignore")(lambda x: x.astype(dtype))
+        return partial(np.array, dtype="f4", order="C"), np.errstate(over="ignore")(lambda x: x.astype(dtype))
     tensor = sys.modules["torch"].Tensor
-    return tensor.float, tensor.half if libraries.dtype_name(dtype) == "float16" else tensor.bfloat16
+    from_float32 = tensor.half if libraries.dtype_name(dtype) == "float16" else tensor.bfloat16
+    return (lambda x: x.contiguous().float()), from_float32
 
 
 _SMALLEST = np.float32(2.0**-136)  # the least float16 number with bits in the places of float32
@@ -268,11 +271,13 @@ def complex_view(x: Any) -> Any:
     """A view of adjacent channels as complex numbers; None if memory or dtype do not permit one."""
     if 0 in x.shape or steps(x)[-1] != x.itemsize or libraries.dtype_name(x.dtype) not in ("float32", "float64"):
         return None
-    if libraries.is_host(x):
-        return x.view(f"c{2 * x.itemsize}") if x.dtype.isnative else None
-    if x.storage_offset() % 2 or any([stride % 2 for stride in x.stride()[:-1]]):
-        return None
-    return x.view(x.dtype.to_complex())
+    is_host = libraries.is_host(x)
+    fits = x.dtype.isnative if is_host else not any([step % 2 for step in (x.storage_offset(), *x.stride()[:-1])])
+    return x.view(complex_dtype(x)) if fits else None
+
+
+def complex_dtype(x: Any) -> Any:
+    return np.dtype(f"c{2 * x.itemsize}") if libraries.is_host(x) else x.dtype.to_complex()
 
 
 def complex_numbers(real: Any, imaginary: Any) -> Any:

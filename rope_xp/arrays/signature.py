@@ -44,11 +44,11 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
         return None
     try:
         facts = [_FACTS[type(x)](x) for x in arrays]
-    except RuntimeError:  # nested and sparse tensors have no shape or no strides
+        # Not before the facts: when `_FACTS` meets a class for the first time, it adds the function for its state.
+        state = _STATES[type(arrays[0])]()
+    except (KeyError, RuntimeError):  # an unknown class; nested and sparse tensors have no shape or no strides
         return None
-    # Not before the facts: when `_FACTS` meets a class for the first time, it adds the function for its state.
-    state = _STATES.get(type(arrays[0]), _no_facts)()
-    return None if state is None or None in facts else (kinds, options, _generation, state, *facts)
+    return None if state is None else (kinds, options, _generation, state, *facts)
 
 
 def is_torch_compiling() -> bool:
@@ -62,21 +62,19 @@ def forget_plans() -> None:
     _generation += 1
 
 
-def _no_facts(*_: Any) -> None:
-    return None
-
-
-class _Facts(dict[type, Callable[[Any], tuple[Any, ...] | None]]):
+class _Facts(dict[type, Callable[[Any], tuple[Any, ...]]]):
     """For each class of arrays, the function that reads facts, the class first. Subclasses have no function."""
 
-    def __missing__(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None]:
+    def __missing__(self, kind: type) -> Callable[[Any], tuple[Any, ...]]:
         torch: Any = sys.modules.get("torch")
         jax: Any = sys.modules.get("jax")
         if kind in (getattr(torch, "Tensor", None), getattr(getattr(torch, "nn", None), "Parameter", None)):
             self[kind], _STATES[kind] = _torch_facts(kind)
         elif issubclass(kind, getattr(jax, "Array", ())) and not issubclass(kind, jax.core.Tracer):
             self[kind], _STATES[kind] = lambda x: (kind, x.aval), lambda: (jax.config.jax_enable_x64,)
-        return self.get(kind, _no_facts)
+        else:
+            raise KeyError(kind)
+        return self[kind]
 
 
 # The flags say whether an array is writable and aligned.

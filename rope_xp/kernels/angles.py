@@ -263,7 +263,7 @@ def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel
     sin, cos = program.run(whole, whole)
     if fractions is not None:
         others = fractions != 0.0
-        sin[others], cos[others] = blocked.tables_by_digits(numbers[others], frequencies)
+        sin[others], cos[others] = blocked.tables_by_digits(numbers[others], blocked.digit_angles(frequencies.inv_freq))
     return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 

@@ -7,9 +7,8 @@ operation for tables is fused.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from functools import lru_cache, reduce
-from itertools import count, groupby, product
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,140 +22,140 @@ from rope_xp.types import Array
 MEMORY_KINDS = ("host memory",)
 BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
 MOST_THREADS = 2  # for operations of NumPy: between two of them, each thread waits for the lock of the interpreter
-FEW = 2**16  # numbers; measured: beyond, more passes over memory cost as much as the calls that they save
+FEW = 2**18  # numbers; measured: beyond, more passes over memory cost as much as the calls that they save
 
 
 class RotationProgram(NamedTuple):
-    """A rotation by tables, which are reshaped to be aligned with their arrays."""
+    """A rotation by tables that all arrays share, which are reshaped to be aligned with them."""
 
     rotation: Rotation
     inplace: bool
-    shapes: list[tuple[int, ...]]
+    table_shape: tuple[int, ...]
 
     def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
-        tables = [(sin.reshape(shape), cos.reshape(shape)) for (sin, cos), shape in zip(angles, self.shapes)]
-        return rotate_all(xs, tables, self.rotation, self.inplace)
+        sin, cos = [table.reshape(self.table_shape) for table in angles[0]]
+        outs = [x if self.inplace else memory.empty_like(x) for x in xs]
+        for x, out in zip(xs, outs):
+            for block in self.rotation.by_block(x, sin, cos, out):
+                _rotate_block(*block, self.rotation)
+        return outs
 
 
-class FewNumbersProgram(NamedTuple):
-    """A rotation of few numbers in contiguous rows, by tables that all arrays share, as complex numbers of NumPy."""
+class SeparatePrograms(NamedTuple):
+    """Programs for arrays whose tables or dtypes differ."""
+
+    programs: list[Any]
+
+    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
+        return [program.run([x], [group])[0] for program, x, group in zip(self.programs, xs, angles)]
+
+
+class ComplexProgram(NamedTuple):
+    """A rotation of few interleaved pairs in contiguous rows, as complex numbers, by tables that all arrays share."""
+
+    rotation: Rotation
+    inplace: bool
+    table_shape: tuple[int, ...]
+    dtype: Any  # of complex numbers
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        try:
+            numbers = [x.view(self.dtype) for x in xs]
+        except (RuntimeError, ValueError):  # of torch, memory that begins between two numbers; rows with gaps
+            return RotationProgram(self.rotation, self.inplace, self.table_shape).run(xs, angles)
+        sin, cos = angles[0]
+        if sin.shape != self.table_shape[-sin.ndim :]:  # else it broadcasts as it is
+            sin, cos = sin.reshape(self.table_shape), cos.reshape(self.table_shape)
+        factors = memory.complex_numbers(cos, -sin if self.rotation.inverse else sin)
+        if not self.inplace:
+            return [(each * factors).view(sin.dtype) for each in numbers]
+        for each in numbers:
+            each *= factors
+        return list(xs)
+
+
+class RealProgram(NamedTuple):
+    """A rotation of few pairs in contiguous rows, by tables that all arrays share, with operations of NumPy."""
 
     # For few numbers, an operation of NumPy takes half the time of one of PyTorch, and a view of a tensor next to none.
 
     rotation: Rotation
     inplace: bool
-    table_shape: tuple[int, ...]
-    shapes: list[tuple[int, ...]]  # of the arrays
-    conversions: tuple[memory.Conversion, memory.Conversion] | None  # to float32, and back
+    table_shape: tuple[int, ...] | None  # None for tables of one row, which broadcast as they are
+    shapes: list[tuple[int, ...]]  # of the arrays, with an axis for the two channels of a pair
+    signs: Any  # of the sines: of first channels and of second ones
     to_host: memory.Conversion
     from_host: memory.Conversion
 
     def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
-        sin, cos = angles[0]
-        is_complex = self.rotation.read == "interleaved"
-        rotate, tables = (self._complex, self._factors) if is_complex else (self._halves, self._signed)
-        of_rows = tables(sin, cos)
-        if self.conversions is None:
-            return [rotate(x, shape, of_rows, self.inplace) for x, shape in zip(xs, self.shapes)]
-        widened, narrowed = self.conversions
-        rotated = [narrowed(rotate(widened(x), shape, of_rows, True)) for x, shape in zip(xs, self.shapes)]
-        if not self.inplace:
+        sin, cos, *hosts = map(self.to_host, (*angles[0], *xs))
+        if self.table_shape is not None:
+            sin, cos = sin.reshape(self.table_shape), cos.reshape(self.table_shape)
+        sines, rotated = sin * self.signs, []
+        for x, shape in zip(hosts, self.shapes):
+            pairs = x.reshape(shape) if self.rotation.read == "half" else x.reshape(shape).swapaxes(-1, -2)
+            products = pairs[..., ::-1, :] * sines
+            if self.inplace:
+                pairs *= cos
+                pairs += products
+            else:
+                products += pairs * cos
+                products = products if self.rotation.write == "half" else products.swapaxes(-1, -2)
+                rotated.append(products.reshape(x.shape))
+        return list(xs) if self.inplace else [*map(self.from_host, rotated)]
+
+
+class PlacedProgram(NamedTuple):
+    """A rotation of few numbers by a program for their rows: some channels of the arrays, in float32."""
+
+    program: ComplexProgram | RealProgram
+    inplace: bool
+    span: Any  # the index of the channels; None for all
+    to_rows: memory.Conversion
+    from_rows: memory.Conversion
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        rows = xs if self.span is None else [x[self.span] for x in xs]
+        rotated = [*map(self.from_rows, self.program.run([*map(self.to_rows, rows)], angles))]
+        if self.span is None and not self.inplace:
             return rotated
-        for x, result in zip(xs, rotated):
-            x[...] = result
-        return list(xs)
-
-    def _factors(self, sin: Array, cos: Array) -> Array:
-        sin, cos = self.to_host(sin), self.to_host(cos)
-        factors = memory.complex_numbers(cos, -sin if self.rotation.inverse else sin)
-        return self.from_host(factors.reshape(self.table_shape))
-
-    def _signed(self, sin: Any, cos: Any) -> tuple[Any, Any]:
-        sin, cos = self.to_host(sin), self.to_host(cos)
-        signed = (sin, -sin) if self.rotation.inverse else (-sin, sin)
-        return np.concatenate(signed, -1).reshape((*self.table_shape[:-2], 2, -1)), cos.reshape(self.table_shape)
-
-    def _complex(self, x: Any, shape: tuple[int, ...], factors: Any, inplace: bool) -> Any:
-        numbers = memory.complex_view(x)
-        if numbers is None:  # of torch, memory that begins between two numbers
-            rotated = self._complex(x.clone(), shape, factors, True)
-            return x.copy_(rotated) if inplace else rotated
-        if not inplace:
-            return (numbers * factors).view(x.dtype)
-        numbers *= factors
-        return x
-
-    def _halves(self, x: Any, shape: tuple[int, ...], tables: Any, inplace: bool) -> Any:
-        (sines, cosines), halves = tables, self.to_host(x).reshape(shape)
-        # The halves swapped; the sines of the two have opposite signs.
-        products = halves[..., ::-1, :] * sines
-        rotated = np.multiply(halves, cosines, halves if inplace else None)
-        rotated += products
-        return x if inplace else self.from_host(rotated.reshape(x.shape))
+        outs = xs if self.inplace else [np.array(x) if libraries.is_host(x) else x.clone() for x in xs]
+        for out, result in zip(outs, rotated):
+            out[... if self.span is None else self.span] = result
+        return list(outs)
 
 
-def prepare(
-    xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False
-) -> RotationProgram | FewNumbersProgram | None:
+def prepare(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False) -> Any:
     """A program for arrays like these, whose angles are reshaped to the shapes of these; None for rows of tables."""
-    if len(angles[0]) > 2:
+    if len(angles[0]) == 3:
         return None
-    (sin, _), *others = angles
-    is_shared = all([each[0] is sin for each in others]) and len({x.dtype for x in xs}) == 1
-    if is_shared and all([_are_few_rows(x, sin, rotation) for x in xs]):
+    (sin, _), moves = angles[0], rotation.read != rotation.write
+    if not all([group[0] is sin for group in angles]) or len({x.dtype for x in xs}) > 1:
+        return SeparatePrograms([prepare([x], [group], rotation, inplace) for x, group in zip(xs, angles)])
+    if not all([0 < prod(x.shape) <= FEW and x.ndim < 62 for x in xs]):  # NumPy has at most 64 axes
+        return RotationProgram(rotation, inplace, tuple(sin.shape))
+    first, width, converted = rotation.first_channel, 2 * sin.shape[-1], xs[0].dtype != sin.dtype
+    span = None if all([x.shape[-1] == width for x in xs]) else (..., slice(first, first + width))
+    in_place = inplace and not moves and all(map(memory.is_contiguous, xs))
+    if span is None and not converted and in_place == inplace:
         return _prepare_rows(xs, sin, rotation, inplace)
-    return RotationProgram(rotation, inplace, [tuple(sin.shape) for sin, _ in angles])
+    program = _prepare_rows(xs, sin, rotation._replace(first_channel=0), converted and not moves)
+    return PlacedProgram(program, inplace, span, *memory.to_and_from_float32(xs[0]))
 
 
-def _prepare_rows(xs: Sequence[Any], sin: Any, rotation: Rotation, inplace: bool) -> FewNumbersProgram:
-    shapes = [tuple(x.shape) for x in (sin, *xs)]
-    if rotation.read == "half":
-        joined = [_joined(shape, sin.shape) for shape in shapes]
-        shapes = [(*shape[:-1], shape[-1] // sin.shape[-1], sin.shape[-1]) for shape in joined]
-    conversions = None if xs[0].dtype == sin.dtype else memory.to_and_from_float32(xs[0])
-    on_host = memory.to_and_from_host(*xs)
-    return FewNumbersProgram(rotation, inplace, shapes[0], shapes[1:], conversions, *on_host)
-
-
-def _joined(shape: Sequence[int], table_shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape in which neighbouring axes are one if the table has size 1 on all of them, or on none."""
-    axes = groupby(zip(shape[:-1], table_shape[:-1]), lambda sizes: sizes[1] == 1)
-    return *[prod([size for size, _ in group]) for _, group in axes], shape[-1]
+def _prepare_rows(xs: Sequence[Any], sin: Any, rotation: Rotation, inplace: bool) -> ComplexProgram | RealProgram:
+    if rotation.read == rotation.write == "interleaved":
+        return ComplexProgram(rotation, inplace, tuple(sin.shape), memory.complex_dtype(sin))
+    blocks, pairs = [rotation.blocks] if rotation.blocks > 1 else [], sin.shape[-1] // rotation.blocks
+    table_shape = (*sin.shape[:-1], *blocks, 1, pairs) if blocks or prod(sin.shape[:-1]) > 1 else None
+    of_row = (*blocks, 2, pairs) if rotation.read == "half" else (pairs, 2)
+    shapes = [(*x.shape[:-1], *of_row) for x in xs]
+    signs = np.asarray([[1], [-1]] if rotation.inverse else [[-1], [1]], libraries.dtype_name(sin.dtype))
+    return RealProgram(rotation, inplace, table_shape, shapes, signs, *memory.to_and_from_host(*xs))
 
 
 def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    outs = [x if inplace else memory.empty_like(x) for x in xs]
-    are_complex = rotation.read == rotation.write == "interleaved"
-    for x, (sin, cos), out in zip(xs, tables, outs):
-        rotate = _rotate_block if are_complex or prod(x.shape) > FEW else _rotate_few
-        for block in rotation.by_block(x, sin, cos, out):
-            rotate(*block, rotation)
-    return outs
-
-
-def _rotate_few(x: Any, sin: Array, cos: Array, out: Any, rotation: Rotation) -> None:
-    """Rotate all pairs at once, with a few operations. `out` may be `x`."""
-    xp, converted = memory.operations(x), x.dtype != sin.dtype
-    numbers = memory.empty(x.shape, sin) if converted else x
-    if converted:
-        numbers[...] = x
-    with np.errstate(over="ignore") if converted else nullcontext():  # overflow gives infinity, as in other kernels
-        if _are_few_rows(numbers, sin, rotation):
-            out[...] = _prepare_rows([numbers], sin, rotation, False).run([numbers], [(sin, cos)])[0]
-            return
-        first, second = _channels(numbers, rotation.read)
-        sine_of_first, sine_of_second = (xp.subtract, xp.add) if not rotation.inverse else (xp.add, xp.subtract)
-        one, other = first * cos, second * cos
-        sine_of_first(one, second * sin, out=one)
-        sine_of_second(other, first * sin, out=other)
-        one_out, other_out = _channels(out, rotation.write)
-        one_out[...], other_out[...] = one, other
-
-
-def _are_few_rows(x: Array, sin: Array, rotation: Rotation) -> bool:
-    """Whether `x` is few numbers in contiguous rows, all of them rotated within their place."""
-    is_whole = rotation.read == rotation.write and rotation.blocks == 1 and x.shape[-1] == 2 * sin.shape[-1]
-    return is_whole and memory.is_contiguous(x) and 0 < prod(x.shape) <= FEW
+    return prepare(xs, tables, rotation, inplace).run(xs, tables)
 
 
 def _channels(x: Array, layout: str) -> tuple[Any, Any]:
@@ -264,49 +263,96 @@ _NUMBERS_PER_BLOCK = 2**12  # float64 arrays of this size stay in the first cach
 class TableProgram(NamedTuple):
     """The tables of integer positions, times `scale`."""
 
-    frequencies: exact_phases.Frequencies
+    digits: "DigitAngles"
     scale: float
+    to_host: memory.Conversion
+    from_host: memory.Conversion
 
     def run(self, positions: Any, like: Any) -> tuple[Any, Any]:
-        is_host = isinstance(positions, np.ndarray)
-        sin, cos = tables_by_digits(positions if is_host else positions.numpy(), self.frequencies)
+        sin, cos = tables_by_digits(self.to_host(positions), self.digits)
         if self.scale != 1.0:
             sin, cos = sin * self.scale, cos * self.scale
-        return (sin, cos) if is_host else (memory.from_numpy(sin, positions), memory.from_numpy(cos, positions))
+        return self.from_host(sin), self.from_host(cos)
 
 
 def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> TableProgram | None:
     is_integer = libraries.dtype_name(positions.dtype) in ("int32", "int64") and memory.is_native(positions)
-    return TableProgram(frequencies, scale) if is_integer and frequencies.is_single_row else None
+    if not is_integer or not frequencies.is_single_row:
+        return None
+    return TableProgram(digit_angles(frequencies.inv_freq), scale, *memory.to_and_from_host(positions))
 
 
-def tables_by_digits(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:
+class DigitAngles(dict[int, NDArray[np.float64]]):
+    """For each place, the angles of all digits: the negative sines, the sines and the cosines, "3 digits pairs"."""
+
+    def __init__(self, inv_freq: tuple[float, ...]) -> None:
+        super().__init__()
+        self.inv_freq, self.is_new = inv_freq, True
+
+    def __missing__(self, place: int) -> NDArray[np.float64]:  # 384 kB for 64 pairs
+        return self.setdefault(place, self.of_digits(range(_LARGEST_DIGIT + 1), place))
+
+    def of_digits(self, digits: Sequence[int], places: int | NDArray[np.int64]) -> NDArray[np.float64]:
+        # Of negative positions, because the last place of 64 bits has no positive ``2**63``.
+        positions = -(np.asarray(digits, dtype=np.int64) << _BITS * places)
+        sin, cos = exact_phases.exact_tables(positions, exact_phases.Frequencies(self.inv_freq), np.float64)
+        return np.stack([sin, 0.0 - sin, cos])
+
+    def of_number(self, number: int) -> NDArray[np.float64]:
+        # The sine and the cosine, "2 pairs".
+        digits = number.to_bytes(8, "little").rstrip(b"\0") or b"\0"
+        if self.is_new:  # frequencies that follow the length come once: no other digit is needed
+            self.is_new = False
+            angles = self.of_digits([*digits], np.arange(len(digits))).swapaxes(0, 1)
+        else:
+            angles = [self[place][:, digit] for place, digit in enumerate(digits)]
+        return reduce(_added, angles[-2::-1], angles[-1][1:])
+
+    def of_numbers(self, numbers: Any, place: int) -> NDArray[np.float64]:
+        # Of unsigned numbers whose last digit is at this place, "2 numbers pairs".
+        if numbers.max(initial=0) <= _LARGEST_DIGIT:
+            return np.take(self[place][1:], numbers.astype(np.intp), axis=1)
+        highs, row_of_high = _numbers_and_indices(numbers >> _BITS)
+        lows = (numbers & _LARGEST_DIGIT).astype(np.intp)
+        of_highs = np.take(self.of_numbers(highs, place + 1), row_of_high, axis=1)
+        return _added(of_highs, np.take(self[place], lows, axis=1))
+
+
+digit_angles = lru_cache(maxsize=16)(DigitAngles)
+
+
+def _added(angles: Any, others: Any) -> Any:  # sines and cosines, and those of others with their negative sines
+    products = angles[::-1] * others[1::-1]
+    products += angles * others[2]
+    return products
+
+
+def tables_by_digits(positions: Any, digits: DigitAngles) -> tuple[Any, Any]:
     """Exact tables in float32, "*batch seq pairs", of NumPy positions "*batch seq" and floats on one axis."""
+    shape = (*positions.shape, len(digits.inv_freq))
+    if positions.size == 1 and positions.dtype.kind != "f":  # a decoding step
+        token = positions.item()
+        sin, cos = digits.of_number(abs(token)).astype("f4").reshape(2, *shape)
+        return -sin if token < 0 else sin, cos
     tokens, fractions = integers_and_fractions(positions.ravel())
-    shape = (*positions.shape, frequencies.pairs)
-    if len(tokens) == 1 and fractions is None:  # a decoding step
-        token = int(tokens[0])
-        sine, cosine = _angles_of_one(abs(token), frequencies.inv_freq)
-        return tuple([each.astype("f4").reshape(shape) for each in (-sine if token < 0 else sine, cosine)])
     sizes = np.abs(tokens).view(f"u{tokens.itemsize}")  # unsigned: the least integer has no positive counterpart
     negative = tokens < 0 if (tokens < 0).any() else None
     lows, (highs, row_of_high) = (sizes & _LARGEST_DIGIT).astype(np.intp), _numbers_and_indices(sizes >> _BITS)
-    low_table, high_table = _digit_angles(frequencies.inv_freq, 0), None
-    if highs.any():
-        high_table = _angles(highs, frequencies.inv_freq, 1)
+    of_highs = digits.of_numbers(highs, 1) if highs.any() else None
 
-    sin, cos = (np.empty((len(tokens), frequencies.pairs), dtype=np.float32) for _ in range(2))
-    rows = max(1, _NUMBERS_PER_BLOCK // frequencies.pairs)
+    sin, cos = (np.empty((len(tokens), shape[-1]), dtype=np.float32) for _ in range(2))
+    rows = max(1, _NUMBERS_PER_BLOCK // shape[-1])
     for start in range(0, len(tokens), rows):
         block = slice(start, start + rows)
-        angles = np.take(low_table, lows[block], axis=1)
-        if high_table is not None:
-            angles = _added(np.take(high_table, row_of_high[block], axis=1), angles)
+        if of_highs is None:
+            angles = np.take(digits[0][1:], lows[block], axis=1)
+        else:
+            angles = _added(np.take(of_highs, row_of_high[block], axis=1), np.take(digits[0], lows[block], axis=1))
         if negative is not None:
-            angles = np.where(negative[block, None], -angles[0], angles[0]), angles[1]
+            np.negative(angles[0], out=angles[0], where=negative[block, None])
         if fractions is not None:  # at most half a token, so that float64 angles are exact enough
-            rest = fractions[block, None] * np.asarray(frequencies.inv_freq)
-            angles = _added((np.sin(rest), np.cos(rest)), angles)
+            rest = fractions[block, None] * np.asarray(digits.inv_freq)
+            angles = _added(np.stack([np.sin(rest), np.cos(rest)]), np.stack([-angles[0], *angles]))
         sin[block], cos[block] = angles
     return sin.reshape(shape), cos.reshape(shape)
 
@@ -318,55 +364,6 @@ def integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
     known = np.abs(numbers) < (2.0**31 if numbers.itemsize == 4 else 2.0**63)
     whole = np.rint(np.where(known, numbers, 0.0))
     return whole.astype(np.int64), np.where(known, numbers - whole, np.nan).astype(np.float64)
-
-
-def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> NDArray[np.float64]:
-    """Sine and cosine of unsigned numbers whose last digit is at this place, "2 numbers pairs"."""
-    low_table = _digit_angles(inv_freq, place)
-    if numbers.max(initial=0) <= _LARGEST_DIGIT:
-        return np.take(low_table, numbers.astype(np.intp), axis=1)
-    highs, row_of_high = _numbers_and_indices(numbers >> _BITS)
-    high_table = _angles(highs, inv_freq, place + 1)
-    lows = (numbers & _LARGEST_DIGIT).astype(np.intp)
-    return np.stack(_added(np.take(high_table, row_of_high, axis=1), np.take(low_table, lows, axis=1)))
-
-
-def _angles_of_one(number: int, inv_freq: tuple[float, ...]) -> Any:
-    digits = number.to_bytes(8, "little").rstrip(b"\0") or b"\0"
-    places = range(len(digits))[::-1]
-    if not next(_calls(inv_freq)):  # frequencies that follow the length come once: no other digit is needed
-        return reduce(_added, _of_digits([*digits[::-1]], np.asarray(places), inv_freq).swapaxes(0, 1))
-    angles = _digit_angles(inv_freq, places[0])[:, digits[-1]]
-    for place in places[1:]:
-        angles = _added(angles, _digit_angles(inv_freq, place)[:, digits[place]])
-    return angles
-
-
-@lru_cache(maxsize=32)  # a counter for each list of frequencies: 0 in the first call
-def _calls(_inv_freq: tuple[float, ...]) -> Iterator[int]:
-    return count()
-
-
-def _added(angles: Any, others: Any) -> tuple[Any, Any]:  # an angle is a pair of its sine and its cosine
-    (sin, cos), (sin_of_other, cos_of_other) = angles, others
-    return sin * cos_of_other + cos * sin_of_other, cos * cos_of_other - sin * sin_of_other
-
-
-@lru_cache(maxsize=32)  # 256 kB each for 64 pairs
-def _digit_angles(inv_freq: tuple[float, ...], place: int) -> NDArray[np.float64]:
-    """Sine and cosine of all digits at a place, "2 digits pairs"."""
-    table = _of_digits(range(_LARGEST_DIGIT + 1), place, inv_freq)
-    table.flags.writeable = False
-    return table
-
-
-def _of_digits(
-    digits: Sequence[int], places: int | NDArray[np.int64], inv_freq: tuple[float, ...]
-) -> NDArray[np.float64]:
-    # Of negative positions, because the last place of 64 bits has no positive ``2**63``.
-    positions = -(np.asarray(digits, dtype=np.int64) << _BITS * places)
-    sin, cos = exact_phases.exact_tables(positions, exact_phases.Frequencies(inv_freq), np.float64)
-    return np.stack([0.0 - sin, cos])
 
 
 def _numbers_and_indices(numbers: Any) -> tuple[Any, Any]:

@@ -170,11 +170,11 @@ def test_small_numbers_of_float16_are_told_by_their_bits():
 
 
 @pytest.mark.parametrize("largest", [1.0, 2.0**14, np.inf, np.nan], ids=str)
-def test_float16_is_rounded_once(largest):
+def test_float16_is_rounded_once(largest, in_blocks):
     """All numbers of float16 and angles enough for ties. NumPy's operations round on the bits, unless one is large."""
     x = np.arange(2**16, dtype=np.uint16).view(np.float16)
     x = np.where(np.abs(x) < 2**14, x, np.float16(1.5)).reshape(-1, 4, 64)
-    x = np.concatenate([x, np.random.default_rng(0).permutation(x)], axis=-1)  # two parts: more than few numbers
+    x = np.concatenate([x, np.random.default_rng(0).permutation(x)], axis=-1)
     sincos = [
         np.concatenate([table, np.full((1, 64), 0.5)])[: len(x)] for table in NUMPY.tables(radians(len(x) - 1, 64))
     ]

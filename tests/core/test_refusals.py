@@ -1,5 +1,7 @@
 """Arrays that are more than their numbers: each public function gives the plain array's result, or refuses by name."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from refusals import CALLS, ON_HOST, OTHERS, X, assert_plain_results, cases, public_functions, subclasses
@@ -74,9 +76,12 @@ def test_numbers_count_wherever_they_lie(kind, tmp_path):
     assert_plain_results(CASES, lambda plain: ACCEPTED[kind](plain, tmp_path), np.array, atol=8 * 2.0**-23)
 
 
-def test_what_a_file_gives_lies_in_memory(tmp_path):
-    rope = RotaryEmbedding(head_dim=14, layout="half", base=100.0)
-    assert type(rope(in_a_file(X, tmp_path), seq_dim=0)) is np.ndarray
+@pytest.mark.parametrize("by", ["reference", "blocked", "numba"])
+@pytest.mark.parametrize("layout", ["half", "interleaved", "interleaved_to_half"])
+def test_what_a_file_gives_lies_in_memory(by, layout, tmp_path):
+    for rotary_dim, dtype in product((6, 14), ("float32", "float16")):
+        rope = RotaryEmbedding(head_dim=14, layout=layout, base=100.0, rotary_dim=rotary_dim, kernel=by)
+        assert type(rope(in_a_file(X.astype(dtype), tmp_path), seq_dim=0)) is np.ndarray
 
 
 def test_every_public_function_is_here():

@@ -10,6 +10,7 @@ from rotations import ORDERS
 from samples import embedding, radians, random
 
 from rope_xp import apply_rotary_pos_emb, rotate_every_two, rotate_half
+from rope_xp.kernels import blocked
 
 
 @pytest.mark.parametrize("function, pattern", [(rotate_every_two, "(pairs two)"), (rotate_half, "(two pairs)")])
@@ -39,3 +40,11 @@ def test_a_vector_alone_takes_a_row_of_tables_and_shifts(xp, kernel):
 def test_every_call_multiplies_complex_numbers(xp, kernel, layout, is_usual):
     few = kernel == "triton" or xp.name not in ("numpy", "strict", "torch")  # which compile or interpret each
     assert_laws(xp, kernel, layout, is_usual, 2 if few else 100)
+
+
+@pytest.mark.where(lambda kernel: kernel == "blocked")
+@pytest.mark.parametrize("layout", ORDERS)
+def test_many_numbers_are_rotated_in_blocks(xp, kernel, layout, in_blocks, monkeypatch):
+    """Blocks so small that arrays have several."""
+    monkeypatch.setattr(blocked, "BYTES_PER_BLOCK", 2**8)
+    assert_laws(xp, kernel, layout, False, 100)

@@ -86,7 +86,7 @@ def memories(draw, xp, shape, is_usual):
         tuple(draw(st.sampled_from([1, 1, 2, 3])) for _ in shape),
         draw(st.integers(0, 2)),
         tuple(draw(st.sampled_from([1, 1, -1])) for _ in shape) if xp.name == "numpy" else ones,
-        1,
+        draw(st.integers(0, 1)),
     )
 
 

@@ -416,9 +416,24 @@ def test_workers_of_a_loader(before, tmp_path):
     assert run(tmp_path, PROGRAM + LOADER, before, timeout=90).endswith("done\n")
 
 
-def test_more_axes_than_other_operations_have():
-    x = X[:, 0].reshape(*[1] * 180, 5, 14)
-    assert torch.equal(rotate(x, seq_dim=-2).reshape(5, 14), rotate(X[:, 0], kernel="reference"))
+@pytest.mark.parametrize("axes", [60, 61, 62, 63, 182])
+@pytest.mark.parametrize("by", KERNELS)
+def test_more_axes_than_other_operations_have(by, axes):
+    x, expected = X[:, 0].reshape(*[1] * (axes - 2), 5, 14), rotate(X[:, 0], kernel="reference")
+    assert_same(rotate(x, seq_dim=-2, kernel=by).reshape(5, 14), expected)
+
+
+@pytest.mark.parametrize("cut", [lambda x: x[:12, None].T, lambda x: x[None, 1:]], ids=["stride", "offset"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("by", KERNELS)
+def test_contiguous_tensors_that_have_no_view_as_complex_numbers(by, layout, cut):
+    """An axis of size 1 may have any stride, and a row may begin at any number."""
+    sin, cos = (table[1:2] for table in SINCOS)
+    for dtype, ulp in ((torch.float32, 2.0**-22), (torch.bfloat16, 2.0**-6)):  # of numbers below 4
+        x = random(13).to(dtype)
+        expected = rotate(cut(x), sin, cos, layout=layout, kernel="reference")
+        assert_same(rotate(cut(x), sin, cos, layout=layout, kernel=by), expected, 2 * ulp)
+        assert_same(rotate_inplace(cut(x), sin, cos, layout=layout, kernel=by), expected, 2 * ulp)
 
 
 def test_vmap_of_large_samples(monkeypatch):
