@@ -129,7 +129,7 @@ def execute(
     # Not by `getattr`, for which `torch.compile` adds a guard on the number of plans.
     plans: Any = rope._plans if rope else _PLANS
     given = tables if positions is None else (*tables, positions)
-    key = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
+    key = signature_of((*arrays, *given), make.__name__, len(arrays), *options)
     plan = None if key is None else plans.get(key)
     if plan is None:
         seq_dim, heads_dim, *flags = options
