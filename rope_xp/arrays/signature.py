@@ -53,7 +53,7 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
 
 def is_torch_compiling() -> bool:
     """Whether a torch compiler traces this call. Such a call must not read anything that is kept between calls."""
-    return getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", bool)()
+    return getattr(sys.modules.get("torch.compiler"), "is_compiling", bool)()
 
 
 def forget_plans() -> None:

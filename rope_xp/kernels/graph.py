@@ -65,10 +65,13 @@ rotate = _operator("rotate", f"Tensor x, Tensor[] sincos, {_AXES}, bool inverse,
 sincos = _operator("sincos", "Tensor positions, Tensor? like, str? role) -> (Tensor, Tensor)", _sincos)
 
 
+# Where PyTorch does not know it, each program that is compiled counts as exported.
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+
 def stands_for(arrays: Sequence[Any], axes: Sequence[Any] = (), flags: Sequence[Any] = (), name: Any = None) -> bool:
     """Whether an operator can stand for a call with these arguments. What it would convert is left to Python."""
-    # An exported program must not need rope_xp.
-    if not hasattr(torch.compiler, "is_exporting") or torch.compiler.is_exporting():
+    if _is_exporting():  # an exported program must not need rope_xp
         return False
     # Subclasses, such as DTensor, have operations of their own.
     others = [x for x in arrays if x is not None and type(x) is not torch.Tensor]
