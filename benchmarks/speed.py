@@ -142,7 +142,10 @@ def main(argv=None):
     load, bench = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan, Bench(arguments.quick)
     for workload in chosen:
         for backend in backends:
-            bench.tables(backend) if workload == "tables" else bench.run(backend, workload)
+            if workload == "tables":
+                bench.tables(backend)
+            elif backend.name in WORKLOADS[workload].backends:
+                bench.run(backend, workload)
 
     libraries = ("numpy", "ml_dtypes", "numba", "torch", "jax", "jaxlib")
     packages = dict.fromkeys([*libraries, *(one.package for one in CANDIDATES if one.package)])

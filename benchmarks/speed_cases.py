@@ -24,6 +24,7 @@ class Workload:
     given: str = "tables"  # or "positions", or "rows" that positions select: the arguments besides q and k
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     trained: tuple[str, ...] = ()  # dtypes for which the backward pass is timed too
+    backends: tuple[str, ...] = ("numpy", "torch", "torch.compile", "jax")
     peers: bool = True  # whether candidates other than the default of rope_xp are timed
     rounds: int = 6  # the least number; more follow until `seconds` have passed
     seconds: float = 2.0
@@ -37,7 +38,7 @@ WORKLOADS = {
     "prefill": Workload(1, (32, 8), 2048, dtypes=("float32", "bfloat16", "float16"), trained=("float32", "bfloat16")),
     "long": Workload(1, (32, 8), 8192, rounds=3),
     "longest": Workload(1, (1, 1), 2**20, dtypes=("float32",), peers=False, rounds=3),
-    "step": Workload(1, (32, 8), 1, first=1000, seconds=0.3, repeat_seconds=0.001),
+    "step": Workload(1, (32, 8), 1, 1000, backends=("numpy", "torch"), seconds=0.3, repeat_seconds=0.001),
     "decode": Workload(8, (32, 8), 1, first=1000, seconds=0.3, repeat_seconds=0.001),
     "positions": Workload(8, (32, 8), 1, first=1000, given="positions", seconds=0.3, repeat_seconds=0.001),
     # The last: memory that the allocator has kept is used again, whatever is asked for.
