@@ -51,7 +51,7 @@ class SeparatePrograms(NamedTuple):
 
 
 class ComplexProgram(NamedTuple):
-    """A rotation of few interleaved pairs in contiguous rows, as complex numbers, by tables that all arrays share."""
+    """A rotation of few interleaved pairs as complex numbers, by tables that all arrays share."""
 
     rotation: Rotation
     inplace: bool
@@ -59,23 +59,23 @@ class ComplexProgram(NamedTuple):
     dtype: Any  # of complex numbers
 
     def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
-        try:
-            numbers = [x.view(self.dtype) for x in xs]
-        except (RuntimeError, ValueError):  # of torch, memory that begins between two numbers; rows with gaps
-            return RotationProgram(self.rotation, self.inplace, self.table_shape).run(xs, angles)
         sin, cos = angles[0]
         if sin.shape != self.table_shape[-sin.ndim :]:  # else it broadcasts as it is
             sin, cos = sin.reshape(self.table_shape), cos.reshape(self.table_shape)
         factors = memory.complex_numbers(cos, -sin if self.rotation.inverse else sin)
-        if not self.inplace:
-            return [(each * factors).view(sin.dtype) for each in numbers]
+        try:
+            numbers = [x.view(self.dtype) for x in xs]
+            if not self.inplace:
+                return [(each * factors).view(sin.dtype) for each in numbers]
+        except (RuntimeError, ValueError):  # rows with gaps; of torch, memory that begins between two numbers
+            return RotationProgram(self.rotation, self.inplace, self.table_shape).run(xs, angles)
         for each in numbers:
             each *= factors
         return list(xs)
 
 
 class RealProgram(NamedTuple):
-    """A rotation of few pairs in contiguous rows, by tables that all arrays share, with operations of NumPy."""
+    """A rotation of few pairs by tables that all arrays share, with operations of NumPy."""
 
     # For few numbers, an operation of NumPy takes half the time of one of PyTorch, and a view of a tensor next to none.
 
@@ -87,6 +87,7 @@ class RealProgram(NamedTuple):
     to_host: memory.Conversion
     from_host: memory.Conversion
 
+    @np.errstate(all="ignore")  # infinity and NaN are no errors, as for other kernels
     def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
         sin, cos, *hosts = map(self.to_host, (*angles[0], *xs))
         if self.table_shape is not None:
@@ -106,7 +107,7 @@ class RealProgram(NamedTuple):
 
 
 class PlacedProgram(NamedTuple):
-    """A rotation of few numbers by a program for their rows: some channels of the arrays, in float32."""
+    """A rotation of few numbers by a program for their rows: some channels of the arrays, or all; not of 16 bits."""
 
     program: ComplexProgram | RealProgram
     inplace: bool
@@ -286,7 +287,6 @@ class DigitAngles(dict[int, NDArray[np.float64]]):
     """For each place, the angles of all digits: the negative sines, the sines and the cosines, "3 digits pairs"."""
 
     def __init__(self, inv_freq: tuple[float, ...]) -> None:
-        super().__init__()
         self.inv_freq, self.is_new = inv_freq, True
 
     def __missing__(self, place: int) -> NDArray[np.float64]:  # 384 kB for 64 pairs
@@ -318,7 +318,7 @@ class DigitAngles(dict[int, NDArray[np.float64]]):
         return _added(of_highs, np.take(self[place], lows, axis=1))
 
 
-digit_angles = lru_cache(maxsize=16)(DigitAngles)
+digit_angles = lru_cache(maxsize=8)(DigitAngles)  # plans keep theirs
 
 
 def _added(angles: Any, others: Any) -> Any:  # sines and cosines, and those of others with their negative sines

@@ -205,6 +205,25 @@ def test_one_number_for_many_places_is_read(xp, kernel):
     assert_numbers(xp, call(many, wide, kernel=kernel), reference, ONE_ROUNDING)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.where(lambda xp: xp.name in WRITABLE)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_that_overlap_and_infinity(xp, kernel, layout):
+    """Rows may share numbers. Numbers that are not finite change only their pairs, and are no errors."""
+    numbers = random(30)
+    numbers[6] = np.inf
+    whole = xp.array(numbers, "float32")
+    x = whole.unfold(0, 14, 2) if xp.name == "torch" else np.lib.stride_tricks.sliding_window_view(whole, 14)[::2]
+    for pairs in (3, 7):
+        sincos = xp.tables(radians(1, pairs))
+        with np.errstate(all="ignore"):
+            expected = apply_rotary_pos_emb(
+                xp.array(xp.numpy(x).copy(), "float32"), sincos, layout=layout, kernel="reference"
+            )
+        found = apply_rotary_pos_emb(x, sincos, layout=layout, kernel=kernel)
+        assert_numbers(xp, found, expected, ONE_ROUNDING, equal_nan=True)
+
+
 @pytest.mark.where(lambda xp: xp.name in WRITABLE)
 def test_sines_and_cosines_in_another_order_of_memory(xp, kernel):
     """Each has strides of its own, along all axes of tokens."""

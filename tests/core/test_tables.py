@@ -94,6 +94,14 @@ def test_one_shot_chunks_and_steps_have_the_same_bits(xp, kernel, positions, cut
             np.testing.assert_array_equal(of_part.view("i4"), table[piece].view("i4"))
 
 
+def test_one_position_without_axes(xp, kernel):
+    for number in (-3, 2.5):
+        position = xp.array(number, "float32" if number % 1 else "int32")
+        found = tables(xp, position, [1.0, 0.3], kernel)
+        for table, expected in zip(found, (np.sin, np.cos), strict=True):
+            np.testing.assert_allclose(table, expected(number * np.array([1.0, 0.3])), rtol=0, atol=2e-7)
+
+
 @pytest.mark.where(lambda kernel: kernel != "reference")
 def test_long_tables_that_threads_share(xp, kernel):
     """An odd number of rows, 2.2 MB in all."""
